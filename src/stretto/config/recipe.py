@@ -1,0 +1,114 @@
+"""The recipe: everything a run is, in one frozen value. Cross-field checks that need no device are here."""
+
+from pydantic import Field, model_validator
+
+from stretto.config.algorithms import Algorithm, GrpoConfig
+from stretto.config.base import Section
+from stretto.config.sections import (
+    AdditionPrompts,
+    Backend,
+    Cluster,
+    CriticConfig,
+    Engine,
+    EvaluateConfig,
+    LocalCluster,
+    ModelConfig,
+    NativeEngineConfig,
+    Prompts,
+    RewardConfig,
+    SamplingConfig,
+    SaveConfig,
+    ScheduleConfig,
+    TorchBackendConfig,
+    WarmupConfig,
+)
+
+__all__ = ["Recipe"]
+
+
+class Recipe(Section):
+    """A run, whole: what is trained, on what, how, where, and what is kept."""
+
+    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """The run's folder under ``runs_dir``; null: a fresh one from the recipe's name."""
+    runs_dir: str = "runs"
+    """Where runs are kept."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Decides the order of the data, every sampled token and every initial weight that is not loaded."""
+    steps: int | None = Field(None, ge=1)
+    """Steps of the main phase; null: as many as ``epochs`` give."""
+    epochs: int | None = Field(None, ge=1)
+    """Passes over the training prompts; null: as many as ``steps`` take. If both are set, the first reached ends the run."""
+    model: ModelConfig = ModelConfig()
+    """The policy."""
+    critic: CriticConfig = CriticConfig()
+    """The critic, where the workflow has one."""
+    warmup: WarmupConfig | None = None
+    """A supervised phase before the main one."""
+    algorithm: Algorithm = GrpoConfig()
+    """The algorithm; it implies a workflow."""
+    workflow: str | None = None
+    """A built-in name, a YAML file or ``module:function`` instead of the algorithm's own workflow."""
+    prompts: Prompts = AdditionPrompts()
+    """Where prompts come from."""
+    reward: RewardConfig = RewardConfig()
+    """What judges trajectories."""
+    sampling: SamplingConfig = SamplingConfig()
+    """How rollouts are sampled."""
+    engine: Engine = NativeEngineConfig()
+    """What makes rollouts."""
+    backend: Backend = TorchBackendConfig()
+    """What trains."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """How rollout and training take turns."""
+    cluster: Cluster = LocalCluster()
+    """The devices."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """When to evaluate."""
+    save: SaveConfig = SaveConfig()
+    """When to save."""
+
+    @model_validator(mode="after")
+    def _an_end(self) -> "Recipe":
+        if self.steps is None and self.epochs is None:
+            raise ValueError("the run has no end: neither steps nor epochs is set. Set steps=100, or epochs=1.")
+        return self
+
+    @model_validator(mode="after")
+    def _evaluations_have_prompts(self) -> "Recipe":
+        evaluates = self.evaluate.every is not None or (self.warmup is not None and bool(self.warmup.until))
+        if self.prompts.held_out == 0 and evaluates:
+            raise ValueError(
+                "evaluations are asked for (evaluate.every or warmup.until), and prompts.held_out=0 leaves nothing "
+                "to evaluate on. Set prompts.held_out=0.2, or leave evaluate.every out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _same_support(self) -> "Recipe":
+        s = self.sampling
+        if self.algorithm.type != "sft" and (s.top_k != 0 or s.top_p != 1.0):
+            raise ValueError(
+                f"sampling.top_k={s.top_k}, top_p={s.top_p} cut the distribution that is sampled from, and the trainer's "
+                "log-probs are over the whole vocabulary, so probability ratios would be wrong. "
+                "Set sampling.top_k=0 and top_p=1."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _invariant_engine(self) -> "Recipe":
+        if self.schedule.deterministic and isinstance(self.engine, NativeEngineConfig) and self.engine.threads != 1:
+            raise ValueError(
+                f"schedule.deterministic=true needs engine.threads=1, got {self.engine.threads}: with more threads a "
+                "row's bits depend on its company. Set engine.threads=1 or schedule.deterministic=false."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_evaluated(self) -> "Recipe":
+        if self.save.keep_best is not None and self.evaluate.every is None and not self.evaluate.at_end:
+            raise ValueError(
+                f"save.keep_best={self.save.keep_best!r} chooses by evaluations, and none is asked for. "
+                "Set evaluate.every, or leave save.keep_best out."
+            )
+        return self

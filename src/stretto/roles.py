@@ -1,0 +1,337 @@
+"""The Protocols behind which libraries stand, and the handles through which nodes reach Models.
+
+Two layers. *Backends of a library* (``RolloutEngine``, ``TrainBackend``, ``WeightSync``, ``Stateful``) are implemented once
+per library on floor 3 and named in one place (``runtime/build.py``). *Roles* (``Generate``, ``Judge``, ``Tokenize``,
+``Score``, ``Train``) are what a node asks for by annotating a parameter; the runtime binds each to a Model.
+
+Floor 0 knows no torch: a tensor that crosses these interfaces is a ``Buffer``, which both sides understand.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from stretto.types import Batch, Column, Finish, Floats, Group, Ints, LossRef, Metrics, Span, UpdateReport
+
+__all__ = [
+    "ROLES",
+    "Bucket",
+    "Buffer",
+    "Completion",
+    "EngineStatus",
+    "Generate",
+    "Judge",
+    "MemoryLevel",
+    "NamedTensor",
+    "Request",
+    "RolloutEngine",
+    "Sampling",
+    "Score",
+    "Stateful",
+    "Tokenize",
+    "Train",
+    "TrainBackend",
+    "Want",
+    "WeightSink",
+    "WeightSync",
+]
+
+Buffer: TypeAlias = Any
+"""A tensor of the library on both ends (torch.Tensor here). Opaque to floor 0."""
+
+Want = Literal["logprobs", "entropy", "values"]
+"""What a backend can score per token."""
+
+MemoryLevel = Literal["awake", "kv_released", "weights_released"]
+"""How much device memory an engine holds: all; no KV cache; neither KV cache nor weights."""
+
+
+# --- rollout engines -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 cut nothing.
+
+    Log-probs are of the distribution sampled from (after temperature, top-k and top-p); greedy ones are of the
+    distribution at temperature 1.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_tokens: int = 16
+    stop_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Request:
+    """``len(seeds)`` completions of one prompt; they share its computation. ``seeds[i]`` alone decides sample ``i``.
+
+    Seeds are 64-bit. ``deadline_s`` counts from admission; past it the engine raises EngineError naming the request.
+    """
+
+    id: str
+    token_ids: Ints
+    seeds: tuple[int, ...]
+    sampling: Sampling
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Completion:
+    """One finished completion: the new tokens only (a stop token is included), with their sampler log-probs."""
+
+    index: int
+    token_ids_T: Ints
+    logprobs_T: Floats
+    versions: tuple[Span, ...]
+    finish: Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """Where an engine stands. ``pending`` names unfinished requests with the seconds since their admission."""
+
+    version: int
+    healthy: bool
+    pending: Mapping[str, float]
+    memory: MemoryLevel = "awake"
+    generated_tokens: int = 0
+    prefilled_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NamedTensor:
+    """A weight by its Hugging Face name."""
+
+    name: str
+    data: Buffer
+
+
+class WeightSink(Protocol):
+    """Where published weights go, inside one update window. Tensors are copied before ``write`` returns."""
+
+    def write(self, tensor: NamedTensor) -> None:
+        """Take one tensor. An unknown name or a wrong shape raises EngineError."""
+        ...
+
+
+class RolloutEngine(Protocol):
+    """Makes completions. Safe to call from one event loop; the work happens elsewhere."""
+
+    def generate(self, request: Request) -> AsyncIterator[Completion]:
+        """Yield each completion as it finishes, in any order."""
+        ...
+
+    async def abort(self, ids: Sequence[str]) -> None:
+        """Stop these requests; what they wrote so far is yielded with ``finish="aborted"``."""
+        ...
+
+    def update_weights(
+        self, version: int, *, in_flight: Literal["drain", "keep"]
+    ) -> AbstractAsyncContextManager[WeightSink]:
+        """A window in which all weights are replaced. Entering waits for running requests (``drain``) or pauses them.
+
+        Leaving flushes every cache that depends on weights and sets the version. If the body raises, the engine is
+        unhealthy and refuses requests until a later window succeeds.
+        """
+        ...
+
+    async def set_memory(self, level: MemoryLevel) -> None:
+        """Release or take back device memory."""
+        ...
+
+    async def status(self) -> EngineStatus:
+        """Version, health and what is pending."""
+        ...
+
+    async def close(self) -> None:
+        """Stop. Pending requests raise EngineError. Idempotent."""
+        ...
+
+
+# --- training backends ---------------------------------------------------------------------------------------------
+
+
+class TrainBackend(Protocol):
+    """Holds Models on one worker, scores and trains them. Synchronous: called from the learner's thread only."""
+
+    def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
+        """Per-token Columns named as wanted, float32, without gradient. Log-probs are at each row's temperature."""
+        ...
+
+    def accumulate(
+        self,
+        model: str,
+        batch: Batch,
+        columns: tuple[Column, ...],
+        loss: LossRef,
+        denominators: Mapping[str, float],
+    ) -> Metrics:
+        """Add the gradient of ``loss`` over ``batch`` (cut into micro-batches at will) to what is accumulated."""
+        ...
+
+    def update(self, model: str, lr: float) -> UpdateReport:
+        """Clip, step the optimizer, clear the gradient. A not-finite gradient skips the step, and the report says so."""
+        ...
+
+    def tensors(self, model: str) -> Iterator[NamedTensor]:
+        """What is published and exported, by Hugging Face name, in a fixed order (tied weights once per name)."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Set the weights of Model ``target`` to those of ``source`` (its value head, if it has one, stays)."""
+        ...
+
+    def reset_optimizer(self, model: str) -> None:
+        """Forget the optimizer's state, as at the start of a phase."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write weights and optimizer state of every Model under ``path`` (a folder that exists)."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Restore what ``save`` wrote, to the bit."""
+        ...
+
+    def export(self, model: str, path: Path) -> None:
+        """Write ``model`` as an ordinary Hugging Face folder, tokenizer not included."""
+        ...
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bucket:
+    """Published weights in flight; ``xxh3`` is the 64-bit checksum of the bytes that were sent."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: Buffer
+    xxh3: int
+
+
+class WeightSync(Protocol):
+    """Moves the weights of a Model from its trainer to engines. A transport; ``publish`` is one window."""
+
+    async def publish(self, version: int, tensors: Iterable[NamedTensor], engines: Sequence[RolloutEngine]) -> Metrics:
+        """Send ``tensors`` as ``version`` to every engine and check that each holds it. Raises EngineError."""
+        ...
+
+
+class Stateful(Protocol):
+    """What a checkpoint saves: pool, KL controller and other small states, as JSON."""
+
+    def state(self) -> Mapping[str, Any]:
+        """The state as JSON values."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Set the state."""
+        ...
+
+
+# --- roles: what a node asks for by annotation ---------------------------------------------------------------------
+
+
+@runtime_checkable
+class Generate(Protocol):
+    """Completions by one Model, bound to the draw that a per-group node is running for."""
+
+    @property
+    def model(self) -> str:
+        """The Model's name."""
+        ...
+
+    @property
+    def draw(self) -> int:
+        """The draw of the Group being made."""
+        ...
+
+    @property
+    def temperature(self) -> float:
+        """The temperature completions are sampled at."""
+        ...
+
+    def complete(self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0) -> AsyncIterator[Completion]:
+        """One completion per sample index; its seed is a function of (run seed, draw, sample, turn)."""
+        ...
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """The rewards of a recipe."""
+
+    async def judge(self, group: Group) -> Group:
+        """The group with ``rewards`` and ``reward`` of every trajectory set, by the failure policy of the recipe."""
+        ...
+
+
+@runtime_checkable
+class Tokenize(Protocol):
+    """The tokenizer of the policy."""
+
+    @property
+    def draw(self) -> int:
+        """The draw of the Group being made."""
+        ...
+
+    @property
+    def eos_id(self) -> int:
+        """The token that ends a completion."""
+        ...
+
+    def encode(self, text: str) -> Ints:
+        """Token ids of a completion's text, no special tokens added."""
+        ...
+
+    def decode(self, token_ids: Ints) -> str:
+        """The text of token ids, special tokens left out."""
+        ...
+
+
+@runtime_checkable
+class Score(Protocol):
+    """Per-token numbers of one Model over a Batch, no gradient."""
+
+    @property
+    def model(self) -> str:
+        """The Model's name."""
+        ...
+
+    def score(self, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
+        """As ``TrainBackend.score``."""
+        ...
+
+
+@runtime_checkable
+class Train(Protocol):
+    """Learning by one Model."""
+
+    @property
+    def model(self) -> str:
+        """The Model's name."""
+        ...
+
+    def learn(
+        self, batch: Batch, columns: tuple[Column, ...], loss: LossRef, denominators: Mapping[str, float]
+    ) -> UpdateReport:
+        """One optimizer update of ``loss`` over the whole batch, at the learning rate of the step."""
+        ...
+
+
+ROLES: Mapping[str, type] = {
+    "generate": Generate,
+    "judge": Judge,
+    "tokenize": Tokenize,
+    "score": Score,
+    "train": Train,
+}
+"""Every role by name: a parameter annotated with one of these types is bound by the runtime."""
