@@ -1,7 +1,7 @@
 """The Protocols behind which libraries stand, and the handles through which nodes reach Models.
 
-Two layers. *Backends of a library* (``RolloutEngine``, ``TrainBackend``, ``WeightSync``, ``Stateful``) are implemented once
-per library on floor 3 and named in one place (``runtime/build.py``). *Roles* (``Generate``, ``Judge``, ``Tokenize``,
+Two layers. *Backends of a library* (``RolloutEngine``, ``TrainBackend``, ``WeightSync``, ``Stateful``) are implemented
+once per library on floor 3 and named in one place (``runtime/build.py``). *Roles* (``Generate``, ``Judge``, ``Tokenize``,
 ``Score``, ``Train``) are what a node asks for by annotating a parameter; the runtime binds each to a Model.
 
 Floor 0 knows no torch: a tensor that crosses these interfaces is a ``Buffer``, which both sides understand.
@@ -175,7 +175,7 @@ class TrainBackend(Protocol):
         ...
 
     def update(self, model: str, lr: float) -> UpdateReport:
-        """Clip, step the optimizer, clear the gradient. A not-finite gradient skips the step, and the report says so."""
+        """Clip, step the optimizer, clear the gradient. A not-finite gradient skips the step; the report says so."""
         ...
 
     def tensors(self, model: str) -> Iterator[NamedTensor]:

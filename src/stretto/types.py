@@ -32,6 +32,7 @@ __all__ = [
     "Metric",
     "Metrics",
     "Prompt",
+    "Setting",
     "Span",
     "StepReport",
     "Trajectory",
@@ -39,7 +40,8 @@ __all__ = [
     "merge_metrics",
 ]
 
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+Setting: TypeAlias = bool | int | float | str | None
 Array: TypeAlias = NDArray[Any]
 Ints: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float32]
@@ -74,7 +76,7 @@ class Prompt:
     uid: str
     text: str
     token_ids: Ints
-    data: Mapping[str, Json] = field(default_factory=dict)
+    data: Mapping[str, Json] = field(default_factory=dict[str, Json])
     messages: tuple[Message, ...] | None = None
     media: tuple[str, ...] = ()
 
@@ -104,9 +106,9 @@ class Trajectory:
     finish: Finish
     text: str = ""
     temperature: float = 1.0
-    rewards: Mapping[str, float | None] = field(default_factory=dict)
+    rewards: Mapping[str, float | None] = field(default_factory=dict[str, float | None])
     reward: float | None = None
-    info: Mapping[str, Json] = field(default_factory=dict)
+    info: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
     @property
     def num_written(self) -> int:
@@ -237,7 +239,7 @@ class Credit:
 
     advantages: Column
     returns: Column | None = None
-    metrics: Metrics = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=dict[str, Metric])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +247,7 @@ class LossRef:
     """A loss by name (built in, or ``module:function``) with its settings."""
 
     use: str
-    settings: Mapping[str, float | int | bool | str | None] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -262,4 +264,4 @@ class StepReport:
     """What a step reports: the merged metrics of its updates, and the reasons of the skipped ones by Model."""
 
     metrics: Metrics
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -28,17 +28,17 @@ class GrpoConfig(Section):
     """Which algorithm."""
     scale: Literal["group_std", "none"] = "group_std"
     """What centred rewards are divided by: the group's unbiased standard deviation, or nothing."""
-    epsilon: float = Field(1e-6, gt=0)
+    epsilon: float = Field(default=1e-6, gt=0)
     """Added to the standard deviation."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
     """The probability ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(0.2, gt=0)
+    clip_high: float = Field(default=0.2, gt=0)
     """The probability ratio is clipped above at 1 + clip_high."""
-    kl_coef: float = Field(0.0, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL term against the frozen reference in the loss; 0 leaves the reference out."""
     kl_kind: KlKind = "k3"
     """Estimator of the KL term."""
-    entropy_coef: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     aggregate: Aggregation = "token_mean"
     """How token losses become one number; denominators are taken over the whole update."""
@@ -47,27 +47,27 @@ class GrpoConfig(Section):
 
 
 class PpoConfig(Section):
-    """Proximal policy optimisation with a critic and GAE (Schulman et al. 2017, arXiv:1707.06347; 2016, arXiv:1506.02438)."""
+    """Proximal policy optimisation with a critic and GAE (Schulman et al., arXiv:1707.06347 and arXiv:1506.02438)."""
 
     type: Literal["ppo"] = "ppo"
     """Which algorithm."""
-    gamma: float = Field(1.0, gt=0, le=1)
+    gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount per token."""
-    lam: float = Field(0.95, ge=0, le=1)
+    lam: float = Field(default=0.95, ge=0, le=1)
     """GAE's lambda."""
     whiten: bool = True
     """Whether advantages are shifted and scaled to mean 0, standard deviation 1 over the batch's written tokens."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
     """The probability ratio is clipped below at 1 - clip_low."""
-    clip_high: float = Field(0.2, gt=0)
+    clip_high: float = Field(default=0.2, gt=0)
     """The probability ratio is clipped above at 1 + clip_high."""
-    value_clip: float = Field(0.2, gt=0)
+    value_clip: float = Field(default=0.2, gt=0)
     """Values move at most this far from the values of the rollout in one step."""
-    kl_coef: float = Field(0.05, ge=0)
+    kl_coef: float = Field(default=0.05, ge=0)
     """Weight of the KL penalty against the frozen reference in the reward; 0 leaves the reference out."""
     kl_kind: KlKind = "k1"
     """Estimator of the KL penalty."""
-    entropy_coef: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     aggregate: Aggregation = "token_mean"
     """How token losses become one number; denominators are taken over the whole update."""

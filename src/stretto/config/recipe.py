@@ -29,16 +29,16 @@ __all__ = ["Recipe"]
 class Recipe(Section):
     """A run, whole: what is trained, on what, how, where, and what is kept."""
 
-    name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """The run's folder under ``runs_dir``; null: a fresh one from the recipe's name."""
     runs_dir: str = "runs"
     """Where runs are kept."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Decides the order of the data, every sampled token and every initial weight that is not loaded."""
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
     """Steps of the main phase; null: as many as ``epochs`` give."""
-    epochs: int | None = Field(None, ge=1)
-    """Passes over the training prompts; null: as many as ``steps`` take. If both are set, the first reached ends the run."""
+    epochs: int | None = Field(default=None, ge=1)
+    """Passes over the training prompts; null: as many as ``steps`` take. With both, the first reached ends the run."""
     model: ModelConfig = ModelConfig()
     """The policy."""
     critic: CriticConfig = CriticConfig()
@@ -89,8 +89,8 @@ class Recipe(Section):
         s = self.sampling
         if self.algorithm.type != "sft" and (s.top_k != 0 or s.top_p != 1.0):
             raise ValueError(
-                f"sampling.top_k={s.top_k}, top_p={s.top_p} cut the distribution that is sampled from, and the trainer's "
-                "log-probs are over the whole vocabulary, so probability ratios would be wrong. "
+                f"sampling.top_k={s.top_k}, top_p={s.top_p} cut the distribution that is sampled from, and the "
+                "trainer's log-probs are over the whole vocabulary, so probability ratios would be wrong. "
                 "Set sampling.top_k=0 and top_p=1."
             )
         return self

@@ -40,7 +40,7 @@ class ModelConfig(Section):
 class CriticConfig(Section):
     """The critic of ppo: the policy's trunk with a value head."""
 
-    lr: float = Field(3e-4, gt=0)
+    lr: float = Field(default=3e-4, gt=0)
     """Learning rate of the critic."""
 
 
@@ -51,9 +51,9 @@ class AdditionPrompts(Section):
     """Which source."""
     name: Literal["addition"] = "addition"
     """Which built-in task."""
-    max: int = Field(99, ge=1, le=999)
+    max: int = Field(default=99, ge=1, le=999)
     """Largest summand."""
-    held_out: float = Field(0.2, ge=0, lt=1)
+    held_out: float = Field(default=0.2, ge=0, lt=1)
     """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
 
 
@@ -70,22 +70,22 @@ class JsonlPrompts(Section):
     """The key of the reference answer (``data["answer"]``), or null."""
     uid: str | None = None
     """The key of the unique id; null numbers the lines."""
-    held_out: float = Field(0.2, ge=0, lt=1)
+    held_out: float = Field(default=0.2, ge=0, lt=1)
     """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
-    max_prompt_tokens: int = Field(1024, ge=1)
+    max_prompt_tokens: int = Field(default=1024, ge=1)
     """Token budget of a prompt; a longer one is refused, with its line."""
 
 
 class PythonPrompts(Section):
-    """Prompts given as Python objects to ``stretto.train`` (strings, dicts with ``prompt`` and ``answer``, or Prompts)."""
+    """Python objects given to ``stretto.train``: strings, dicts with ``prompt`` and ``answer``, or Prompts."""
 
     type: Literal["python"] = "python"
     """Which source."""
     use: str | None = None
     """``module:name`` of an iterable or of a function that returns one; null if an object was passed."""
-    held_out: float = Field(0.2, ge=0, lt=1)
+    held_out: float = Field(default=0.2, ge=0, lt=1)
     """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
-    max_prompt_tokens: int = Field(1024, ge=1)
+    max_prompt_tokens: int = Field(default=1024, ge=1)
     """Token budget of a prompt; a longer one is refused, with its place."""
 
 
@@ -99,30 +99,30 @@ class RewardConfig(Section):
     """``exact_match``, ``module:function``, or ``python:NAME`` when a function was passed to ``stretto.train``."""
     on_error: Literal["fail", "retry", "drop"] = "fail"
     """When a reward raises, times out or returns NaN: fail the run, retry then fail, or drop the group."""
-    retries: int = Field(2, ge=1)
+    retries: int = Field(default=2, ge=1)
     """How often ``retry`` tries again."""
-    max_dropped: float = Field(0.1, gt=0, le=1)
+    max_dropped: float = Field(default=0.1, gt=0, le=1)
     """Under ``drop``: largest share of judged groups that may be dropped before the run fails."""
-    timeout_s: float = Field(10.0, gt=0)
+    timeout_s: float = Field(default=10.0, gt=0)
     """Seconds one group's rewards may take."""
-    workers: int = Field(1, ge=0)
+    workers: int = Field(default=1, ge=0)
     """Reward processes; 0 judges inside the run's process, without a timeout (trusted rewards only)."""
 
 
 class SamplingConfig(Section):
     """How rollouts are sampled."""
 
-    n: int = Field(8, ge=1)
+    n: int = Field(default=8, ge=1)
     """Trajectories per group."""
-    max_tokens: int = Field(16, ge=1)
+    max_tokens: int = Field(default=16, ge=1)
     """Longest completion, in tokens."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of training rollouts."""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all."""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """Keep the likeliest tokens up to this mass; 1 keeps all."""
-    deadline_s: float = Field(600.0, gt=0)
+    deadline_s: float = Field(default=600.0, gt=0)
     """Seconds one group's completions may take before the run fails, naming them."""
 
 
@@ -131,15 +131,15 @@ class NativeEngineConfig(Section):
 
     type: Literal["native"] = "native"
     """Which engine."""
-    slots: int = Field(128, ge=1)
+    slots: int = Field(default=128, ge=1)
     """Sequences decoded at the same time."""
-    max_len: int = Field(0, ge=0)
+    max_len: int = Field(default=0, ge=0)
     """Longest sequence (prompt and completion) in tokens; 0: the longest prompt plus sampling.max_tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and KV cache."""
     device: str = "cpu"
     """Where it runs (cpu, cuda, cuda:1)."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(default=1, ge=1)
     """Intra-op threads; ``schedule.deterministic`` needs 1."""
 
 
@@ -158,29 +158,29 @@ class TorchBackendConfig(Section):
 
     type: Literal["torch"] = "torch"
     """Which backend."""
-    lr: float = Field(1e-5, gt=0)
+    lr: float = Field(default=1e-5, gt=0)
     """Peak learning rate of the policy."""
-    lr_warmup: int = Field(0, ge=0)
+    lr_warmup: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises linearly from 0."""
     lr_decay: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls from its peak to 0 at the last step."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's betas."""
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0)
     """AdamW's epsilon."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's weight decay."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients with a larger norm are scaled down to it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of forward and backward; bfloat16 is autocast, master weights stay float32."""
-    microbatch_tokens: int = Field(4096, ge=1)
+    microbatch_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward; a longer sequence goes alone."""
     device: str = "cpu"
     """Where it runs (cpu, cuda, cuda:1)."""
-    threads: int = Field(0, ge=0)
+    threads: int = Field(default=0, ge=0)
     """Intra-op threads; 0: one per physical core, resolved and recorded at the start of the run."""
-    max_skipped: int = Field(3, ge=0)
+    max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because they are not finite; one more ends the run."""
 
 
@@ -189,9 +189,9 @@ class FakeBackendConfig(Section):
 
     type: Literal["fake"] = "fake"
     """Which backend."""
-    lr: float = Field(1e-5, gt=0)
+    lr: float = Field(default=1e-5, gt=0)
     """Not used; every backend has one."""
-    max_skipped: int = Field(3, ge=0)
+    max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because they are not finite; one more ends the run."""
 
 
@@ -201,13 +201,13 @@ Backend: TypeAlias = Annotated[TorchBackendConfig | FakeBackendConfig, Field(dis
 class ScheduleConfig(Section):
     """How much a step takes, and how far rollout may run ahead of training."""
 
-    groups_per_step: int = Field(16, ge=1)
+    groups_per_step: int = Field(default=16, ge=1)
     """Groups one step trains on."""
     max_staleness: Literal[0, 1] = 0
     """Steps a group may lag the policy that trains on it: 0 is on-policy, 1 overlaps rollout with training."""
     deterministic: bool = True
     """Admit whole waves at the window, so that the same seed gives the same bits."""
-    max_refills: int = Field(10, ge=1)
+    max_refills: int = Field(default=10, ge=1)
     """Waves that may be drawn to replace dropped groups of one step before the run fails with their reasons."""
 
 
@@ -224,22 +224,22 @@ Cluster: TypeAlias = LocalCluster
 class EvaluateConfig(Section):
     """Greedy evaluation on the held-out prompts."""
 
-    every: int | None = Field(None, ge=1)
+    every: int | None = Field(default=None, ge=1)
     """Steps between evaluations; null: only at start and end."""
     at_start: bool = True
     """Evaluate before the first step."""
     at_end: bool = True
     """Evaluate after the last step."""
-    limit: int | None = Field(None, ge=1)
+    limit: int | None = Field(default=None, ge=1)
     """Evaluate only this many held-out prompts (a fixed choice by seed); null: all."""
 
 
 class SaveConfig(Section):
     """Checkpoints. The last step is always saved."""
 
-    every: int | None = Field(None, ge=1)
+    every: int | None = Field(default=None, ge=1)
     """Steps between checkpoints; null: only the last."""
-    keep_last: int = Field(2, ge=1)
+    keep_last: int = Field(default=2, ge=1)
     """How many of the newest checkpoints stay."""
     keep_best: str | None = None
     """A metric of evaluations, such as ``held_out/accuracy``: the saved step with the highest value stays too."""
@@ -250,13 +250,13 @@ class WarmupConfig(Section):
 
     workflow: str = "sft"
     """Its workflow: a built-in name, YAML file or ``module:function``."""
-    until: dict[str, float] = {}
+    until: dict[str, float] = Field(default_factory=dict[str, float])
     """Stop once every named evaluation metric has reached its value, such as ``{held_out/accuracy: 0.5}``."""
-    max_steps: int = Field(1000, ge=1)
+    max_steps: int = Field(default=1000, ge=1)
     """Stop after this many steps; the run goes on and says so."""
-    lr: float = Field(1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0)
     """Its constant learning rate."""
-    groups_per_step: int = Field(128, ge=1)
+    groups_per_step: int = Field(default=128, ge=1)
     """Groups one step of it trains on."""
     evaluate: EvaluateConfig = EvaluateConfig(every=10, at_start=False, at_end=True, limit=500)
     """Its evaluations; ``until`` looks at them."""
