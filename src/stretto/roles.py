@@ -1,8 +1,8 @@
 """The Protocols behind which libraries stand, and the handles through which nodes reach Models.
 
 Two layers. *Backends of a library* (``RolloutEngine``, ``TrainBackend``, ``WeightSync``, ``Stateful``) are implemented
-once per library on floor 3 and named in one place (``runtime/build.py``). *Roles* (``Generate``, ``Judge``, ``Tokenize``,
-``Score``, ``Train``) are what a node asks for by annotating a parameter; the runtime binds each to a Model.
+once per library on floor 3 and named in one place (``runtime/build.py``). *Roles* (``Generate``, ``Judge``, ``Score``)
+are what a node asks for by annotating a parameter; the runtime binds each to a Model.
 
 Floor 0 knows no torch: a tensor that crosses these interfaces is a ``Buffer``, which both sides understand.
 """

@@ -129,7 +129,6 @@ class Group:
 class Batch:
     """The groups of one step. Trajectories are in key order; that order is the row order of every Column."""
 
-    step: int
     groups: tuple[Group, ...]
 
     @cached_property
