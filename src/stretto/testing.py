@@ -1,3 +1,196 @@
-"""Fakes for devices and small builders of values, for tests, benchmarks and authors of nodes. Numpy only."""
+"""Fakes for devices, and small builders of values: for tests, benchmarks and authors of nodes. Numpy only.
 
-__all__: list[str] = []
+The fakes keep the laws of what they stand in for (seeds, versions, windows, bits), so a run on them is a real run of
+the driver, pool, runner and store; only the arithmetic of a Model is missing.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from stretto.errors import EngineError
+from stretto.roles import Completion, EngineStatus, MemoryLevel, NamedTensor, Request, Want, WeightSink
+from stretto.types import Batch, Column, Group, Key, LossRef, Metric, Metrics, Prompt, Span, Trajectory, UpdateReport
+
+__all__ = ["FakeBackend", "FakeEngine", "make_batch", "make_group", "make_prompt", "same"]
+
+
+def make_prompt(uid: str = "p", token_ids: Sequence[int] = (1, 5, 6), answer: str = "7") -> Prompt:
+    """A prompt with an answer."""
+    return Prompt(uid=uid, text=uid, token_ids=np.asarray(token_ids, np.int32), data={"answer": answer})
+
+
+def make_group(draw: int = 0, rewards: Sequence[float] = (0.0, 1.0), length: int = 4, version: int = 0) -> Group:
+    """A group with one trajectory per reward: three prompt tokens, ``length`` written ones."""
+    prompt = make_prompt(uid=f"p{draw}")
+    rng = np.random.default_rng(draw)
+    trajectories = tuple(
+        Trajectory(
+            key=Key(draw, sample),
+            token_ids_T=np.concatenate([prompt.token_ids, rng.integers(4, 90, length)]).astype(np.int32),
+            mask_T=np.array([0, 0, 0, *[1] * length], np.uint8),
+            logprobs_T=np.concatenate([np.zeros(3), -rng.random(length)]).astype(np.float32),
+            versions=(Span(version, length),),
+            finish="stop",
+            rewards={"reward": reward},
+            reward=reward,
+        )
+        for sample, reward in enumerate(rewards)
+    )
+    return Group(draw=draw, prompt=prompt, trajectories=trajectories)
+
+
+def make_batch(num_groups: int = 2, rewards: Sequence[float] = (0.0, 1.0), length: int = 4) -> Batch:
+    """A batch of ``make_group``s with draws 0, 1, ..."""
+    return Batch(groups=tuple(make_group(d, rewards, length) for d in range(num_groups)))
+
+
+def same(a: Group, b: Group) -> bool:
+    """Whether two groups hold the same bits."""
+    if (a.draw, a.prompt.uid, len(a.trajectories)) != (b.draw, b.prompt.uid, len(b.trajectories)):
+        return False
+    return all(
+        (s.key, s.versions, s.finish, s.text, s.reward, dict(s.rewards), s.temperature)
+        == (t.key, t.versions, t.finish, t.text, t.reward, dict(t.rewards), t.temperature)
+        and np.array_equal(s.token_ids_T, t.token_ids_T)
+        and np.array_equal(s.mask_T, t.mask_T)
+        and s.logprobs_T.tobytes() == t.logprobs_T.tobytes()
+        for s, t in zip(a.trajectories, b.trajectories, strict=True)
+    )
+
+
+class FakeEngine:
+    """A RolloutEngine whose tokens are a function of the seed and of the weights it holds.
+
+    ``delay_s`` gives the seconds a completion takes, by seed (None: none). ``length`` tokens are written.
+    """
+
+    def __init__(self, *, length: int = 8, vocab: int = 90, delays_s: Mapping[int, float] | None = None) -> None:
+        self._length, self._vocab, self._delays_s = length, vocab, delays_s or {}
+        self._version, self._weights, self._closed = -1, 0.0, False
+        self._pending: dict[str, float] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.generated_tokens = 0
+
+    async def generate(self, request: Request) -> AsyncIterator[Completion]:
+        """Yield ``length`` tokens per seed."""
+        if self._closed or self._version < 0:
+            raise EngineError(f"The fake engine cannot serve request {request.id}: it is closed or holds no weights.")
+        self._pending[request.id] = 0.0
+        self._idle.clear()
+        try:
+            length = min(self._length, request.sampling.max_tokens)
+            steps = np.arange(1, length + 1, dtype=np.uint64)
+            for index, seed in enumerate(request.seeds):
+                if seed in self._delays_s:
+                    await asyncio.sleep(self._delays_s[seed])
+                mixed = (np.uint64(seed) ^ np.uint64(hash(self._weights) & 0xFFFF)) * steps
+                mixed ^= mixed >> np.uint64(29)
+                self.generated_tokens += length
+                yield Completion(
+                    index=index,
+                    token_ids_T=(np.uint64(4) + mixed % np.uint64(self._vocab)).astype(np.int32),
+                    logprobs_T=(-(mixed % np.uint64(97)).astype(np.float32) / 97).astype(np.float32),
+                    versions=(Span(self._version, length),),
+                    finish="length",
+                )
+        finally:
+            self._pending.pop(request.id, None)
+            if not self._pending:
+                self._idle.set()
+
+    async def abort(self, ids: Sequence[str]) -> None:
+        """Nothing to stop: completions are made at once."""
+
+    @asynccontextmanager
+    async def update_weights(self, version: int, *, in_flight: Literal["drain", "keep"]) -> AsyncIterator[WeightSink]:
+        """Take weights; ``drain`` waits until nothing is pending."""
+        if in_flight == "drain":
+            await self._idle.wait()
+        sink = _Sink()
+        yield sink
+        self._weights, self._version = sink.total, version
+
+    async def set_memory(self, level: MemoryLevel) -> None:
+        """There is no memory to release."""
+
+    async def status(self) -> EngineStatus:
+        """Version and what is pending."""
+        return EngineStatus(
+            version=self._version,
+            healthy=not self._closed and self._version >= 0,
+            pending=dict(self._pending),
+            generated_tokens=self.generated_tokens,
+        )
+
+    async def close(self) -> None:
+        """Refuse further requests."""
+        self._closed = True
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def write(self, tensor: NamedTensor) -> None:
+        self.total += float(np.sum(tensor.data))
+
+
+class FakeBackend:
+    """A TrainBackend with one weight per Model, moved by a function of the batch."""
+
+    def __init__(self, models: Sequence[str] = ("policy",)) -> None:
+        self._weights = {m: np.zeros(1) for m in models}
+        self._gradients = {m: 0.0 for m in models}
+
+    def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
+        """The sampler's log-probs for every want."""
+        logprobs = np.concatenate([t.logprobs_T for t in batch.trajectories])
+        return tuple(Column.per_token(name, batch, logprobs) for name in sorted(want))
+
+    def accumulate(self, model: str, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> Metrics:
+        """Add a number that depends on the tokens and columns."""
+        tokens = sum(int(t.token_ids_T.sum()) for t in batch.trajectories)
+        total = sum(float(np.sum(c.values)) for c in columns)
+        self._gradients[model] += tokens * 1e-6 + total * 1e-9
+        return {"loss": Metric("mean", total, max(batch.num_written, 1))}
+
+    def update(self, model: str, lr: float) -> UpdateReport:
+        """Move the weight."""
+        self._weights[model] = self._weights[model] + lr * self._gradients[model]
+        self._gradients[model] = 0.0
+        return UpdateReport(model=model, metrics={"lr": Metric("mean", lr)})
+
+    def tensors(self, model: str) -> Iterator[NamedTensor]:
+        """The one weight."""
+        yield NamedTensor(name="weight", data=self._weights[model])
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy the weight."""
+        self._weights[target] = self._weights[source].copy()
+
+    def reset_optimizer(self, model: str) -> None:
+        """There is no optimizer state."""
+
+    def save(self, path: Path) -> None:
+        """Write the weights as JSON."""
+        weights = {m: w.tolist() for m, w in self._weights.items()}
+        (path / "weights.json").write_text(json.dumps(weights), encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        """Read them."""
+        weights = json.loads((path / "weights.json").read_text(encoding="utf-8"))
+        self._weights = {m: np.asarray(w) for m, w in weights.items()}
+
+    def export(self, model: str, path: Path) -> None:
+        """Write the weight of one Model."""
+        (path / f"{model}.json").write_text(json.dumps(self._weights[model].tolist()), encoding="utf-8")
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,222 @@
+"""The pool: admission, order and staleness of groups between rollout and training.
+
+Draws are admitted in waves, one wave a step. With version v published, waves up to step v + max_staleness may run;
+every draw of a wave is sampled by the version that is published while it runs, and no version changes before what is in
+flight has drained. So step - version <= max_staleness for every token, always.
+
+A dropped draw is replaced by the next one. ``deterministic``: as a further wave for the same step, once every draw of
+the wave has ended, so that which prompt replaces which does not depend on timing. Otherwise at once.
+
+The pool knows nothing of what makes a group: ``start(draw)`` is called for every admitted draw, and the runner answers
+with ``finish`` or ``drop``. It lives on one event loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stretto.errors import PoolError
+from stretto.types import Group
+
+__all__ = ["Pool", "PoolConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """``steps`` and ``total_draws`` (None: no end) bound what is ever admitted; the rest is ``schedule``'s."""
+
+    groups_per_step: int
+    max_staleness: int
+    deterministic: bool
+    max_refills: int
+    steps: int | None
+    total_draws: int | None
+
+
+@dataclass(slots=True)
+class _Wave:
+    """The draws of one step: running, finished (with their value) or dropped (with the reason)."""
+
+    step: int
+    version: int
+    want: int
+    draws: list[int] = field(default_factory=list[int])
+    finished: dict[int, Group] = field(default_factory=dict[int, Group])
+    dropped: dict[int, str] = field(default_factory=dict[int, str])
+    refills: int = 0
+
+    @property
+    def running(self) -> int:
+        return len(self.draws) - len(self.finished) - len(self.dropped)
+
+    @property
+    def missing(self) -> int:
+        return self.want - self.running - len(self.finished)
+
+
+class Pool:
+    """Waves of draws, in step order. See the module's docstring for the laws."""
+
+    def __init__(self, config: PoolConfig, start: Callable[[int], None]) -> None:
+        self._config = config
+        self._start = start
+        self._waves: dict[int, _Wave] = {}
+        self._wave_of: dict[int, _Wave] = {}
+        self._next_draw = 0
+        self._next_step = 0
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def next_draw(self) -> int:
+        """The draw that would be admitted next."""
+        return self._next_draw
+
+    @property
+    def num_waiting(self) -> int:
+        """Groups that are finished and not yet taken."""
+        return sum(len(w.finished) for w in self._waves.values())
+
+    @property
+    def dropped(self) -> Mapping[int, str]:
+        """Dropped draws of the waves that are not yet taken, with the reasons."""
+        return {d: why for w in self._waves.values() for d, why in w.dropped.items()}
+
+    def admit(self, version: int) -> None:
+        """Start every wave that weights ``version`` may sample."""
+        last = version + self._config.max_staleness
+        if self._config.steps is not None:
+            last = min(last, self._config.steps - 1)
+        while self._next_step <= last:
+            want = self._left(self._config.groups_per_step)
+            if want == 0:
+                return
+            wave = _Wave(step=self._next_step, version=version, want=want)
+            self._waves[wave.step] = wave
+            self._next_step += 1
+            self._draw(wave, want)
+
+    async def take(self) -> tuple[Group, ...] | None:
+        """The groups of the next step in draw order, once all are there; None when nothing is left to train on."""
+        while self._waves:
+            wave = await self._complete(min(self._waves))
+            del self._waves[wave.step]
+            groups = tuple(wave.finished[d] for d in sorted(wave.finished))
+            for draw in wave.draws:
+                del self._wave_of[draw]
+            if not groups:  # the data ended in draws that were all dropped
+                continue
+            oldest = min((s.version for g in groups for t in g.trajectories for s in t.versions), default=wave.version)
+            assert wave.step - oldest <= self._config.max_staleness, (wave.step, oldest)
+            return groups
+        return None
+
+    async def drained(self) -> None:
+        """Wait until no admitted draw is running and every wave is whole."""
+        for step in sorted(self._waves):
+            await self._complete(step)
+
+    def finish(self, group: Group) -> None:
+        """A draw's group is ready."""
+        wave = self._wave_of[group.draw]
+        assert group.draw not in wave.finished and group.draw not in wave.dropped, group.draw
+        wave.finished[group.draw] = group
+        self._changed.set()
+
+    def drop(self, draw: int, why: str) -> None:
+        """A draw gives no group; it will be replaced."""
+        wave = self._wave_of[draw]
+        assert draw not in wave.finished and draw not in wave.dropped, draw
+        wave.dropped[draw] = why
+        if not self._config.deterministic:
+            self._refill(wave)
+        self._changed.set()
+
+    def fail(self, failure: BaseException) -> None:
+        """Make ``take`` and ``drained`` raise; the first failure wins."""
+        if self._failure is None:
+            self._failure = failure
+        self._changed.set()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON; finished groups are kept apart (``finished``)."""
+        waves = [
+            {
+                "step": w.step,
+                "version": w.version,
+                "want": w.want,
+                "draws": w.draws,
+                "dropped": {str(d): why for d, why in w.dropped.items()},
+                "refills": w.refills,
+            }
+            for w in self._waves.values()
+        ]
+        return {"next_draw": self._next_draw, "next_step": self._next_step, "waves": waves}
+
+    def finished(self) -> tuple[Group, ...]:
+        """Finished groups that no step has taken yet, in draw order."""
+        groups = {d: g for w in self._waves.values() for d, g in w.finished.items()}
+        return tuple(groups[d] for d in sorted(groups))
+
+    def restore(self, state: Mapping[str, Any], finished: Sequence[Group]) -> None:
+        """Set the state of a fresh pool and start again what was running; nothing drawn is lost or drawn twice."""
+        assert not self._waves and self._next_draw == 0, "restore needs a fresh pool"
+        self._next_draw, self._next_step = state["next_draw"], state["next_step"]
+        groups = {g.draw: g for g in finished}
+        for w in state["waves"]:
+            wave = _Wave(step=w["step"], version=w["version"], want=w["want"], refills=w["refills"])
+            wave.draws = list(w["draws"])
+            wave.dropped = {int(d): why for d, why in w["dropped"].items()}
+            wave.finished = {d: groups[d] for d in wave.draws if d in groups}
+            self._waves[wave.step] = wave
+            for draw in wave.draws:
+                self._wave_of[draw] = wave
+        for wave in self._waves.values():
+            for draw in wave.draws:
+                if draw not in wave.finished and draw not in wave.dropped:
+                    self._start(draw)
+
+    async def _complete(self, step: int) -> _Wave:
+        """Wait until the wave of ``step`` has every group it can get."""
+        wave = self._waves[step]
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if wave.running == 0:
+                self._refill(wave)
+            if wave.running == 0 and wave.missing == 0:
+                return wave
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _refill(self, wave: _Wave) -> None:
+        """Draw as many as are missing, up to the cap; at the end of the data the wave gets smaller."""
+        if wave.missing <= 0:
+            return
+        if wave.refills >= self._config.max_refills * (1 if self._config.deterministic else wave.want):
+            reasons = sorted(set(wave.dropped.values()))
+            raise PoolError(
+                f"Step {wave.step} could not be filled: {len(wave.dropped)} of its {len(wave.draws)} draws were dropped "
+                f"and schedule.max_refills={self._config.max_refills} is spent. Reasons: {'; '.join(reasons[:5])}. "
+                "Mend the cause, or raise schedule.max_refills."
+            )
+        missing = self._left(wave.missing)
+        wave.want -= wave.missing - missing
+        wave.refills += 1
+        self._draw(wave, missing)
+
+    def _left(self, want: int) -> int:
+        """``want``, or less if the data ends before."""
+        if self._config.total_draws is None:
+            return want
+        return min(want, self._config.total_draws - self._next_draw)
+
+    def _draw(self, wave: _Wave, count: int) -> None:
+        draws = range(self._next_draw, self._next_draw + count)
+        self._next_draw += count
+        for draw in draws:  # all are known before the first starts, since one may end at once
+            wave.draws.append(draw)
+            self._wave_of[draw] = wave
+        for draw in draws:
+            self._start(draw)
