@@ -160,18 +160,17 @@ class TrainBackend(Protocol):
     """Holds Models on one worker, scores and trains them. Synchronous: called from the learner's thread only."""
 
     def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
-        """Per-token Columns named as wanted, float32, without gradient. Log-probs are at each row's temperature."""
+        """Per-token Columns named as wanted, float32, without gradient; 0 where ``mask`` is 0.
+
+        Log-probs and entropy are at each row's temperature.
+        """
         ...
 
-    def accumulate(
-        self,
-        model: str,
-        batch: Batch,
-        columns: tuple[Column, ...],
-        loss: LossRef,
-        denominators: Mapping[str, float],
-    ) -> Metrics:
-        """Add the gradient of ``loss`` over ``batch`` (cut into micro-batches at will) to what is accumulated."""
+    def accumulate(self, model: str, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> Metrics:
+        """Add the gradient of ``loss`` over ``batch`` (cut into micro-batches at will) to what is accumulated.
+
+        The Column ``weights`` (``stretto.algorithms.aggregation_weights``) carries every denominator of the update.
+        """
         ...
 
     def update(self, model: str, lr: float) -> UpdateReport:
@@ -320,9 +319,7 @@ class Train(Protocol):
         """The Model's name."""
         ...
 
-    def learn(
-        self, batch: Batch, columns: tuple[Column, ...], loss: LossRef, denominators: Mapping[str, float]
-    ) -> UpdateReport:
+    def learn(self, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> UpdateReport:
         """One optimizer update of ``loss`` over the whole batch, at the learning rate of the step."""
         ...
 
