@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from stretto.config.algorithms import KlKind
-from stretto.errors import DataError, RewardError
+from stretto.errors import ConfigError, RewardError
 from stretto.types import Array, Batch, Column, Credit, Masks, Metric
 
 __all__ = [
@@ -119,9 +119,7 @@ def judged_rewards(batch: Batch) -> Doubles:
     return np.asarray([t.reward for t in batch.trajectories], np.float64)
 
 
-def group_credit(
-    batch: Batch, *, scale: Literal["group_std", "none"] = "group_std", epsilon: float = 1e-6
-) -> Credit:
+def group_credit(batch: Batch, *, scale: Literal["group_std", "none"] = "group_std", epsilon: float = 1e-6) -> Credit:
     """Group-relative advantages of a batch: every written token of a trajectory gets the trajectory's.
 
     Siblings are the trajectories of one draw by one Model. Groups without a difference, and groups of one, are counted.
@@ -167,7 +165,7 @@ def gae_credit(
     metrics = {"reward/mean": Metric("mean", float(rewards_B.sum()), len(rewards_B))}
     if kl_coef:
         if ref is None:
-            raise DataError(
+            raise ConfigError(
                 f"kl_coef={kl_coef} asks for a KL penalty in the reward, and no reference log-probs came. "
                 'Pass ref=logprobs(batch, on="reference"), or set kl_coef=0.'
             )

@@ -15,7 +15,8 @@ def aggregation_weights(batch: Batch, aggregate: Aggregation = "token_mean") -> 
     """The Column ``weights`` [sum T, float64]: 0 where the policy did not write; rows without a written token count for
     nothing, and a batch without any has all weights 0.
 
-    token_mean: 1 / written tokens. seq_mean_token_mean: 1 / (row's written tokens x rows). seq_mean_token_sum: 1 / rows.
+    token_mean: 1 / written tokens. seq_mean_token_mean: 1 / (written tokens of the row x rows).
+    seq_mean_token_sum: 1 / rows.
     """
     rows = len(batch.keys)
     row = np.repeat(np.arange(rows), np.diff(batch.offsets))
