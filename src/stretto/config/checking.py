@@ -1,0 +1,151 @@
+"""From a merged mapping to a Recipe, or to one message that names everything wrong with it, a line each.
+
+Every line has the full dotted key, what was given, what may be given, and where it was written.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from stretto.config.base import Section
+from stretto.config.fields import (
+    SectionType,
+    allowed,
+    as_mapping,
+    choices,
+    filled_by,
+    nullable,
+    sections_of,
+    show,
+    takes_bool,
+    variant_of,
+)
+from stretto.config.recipe import Recipe
+from stretto.errors import ConfigError, nearest
+
+__all__ = ["build_recipe", "known_keys"]
+
+Problems = list[tuple[str, str]]
+"""(dotted key, sentence) of each thing that is wrong; the key is empty for what concerns several."""
+
+
+def build_recipe(tree: Mapping[str, Any], places: Mapping[str, str]) -> Recipe:
+    """The recipe of a mapping. Raises ConfigError with every problem; ``places`` says where keys were written."""
+    problems: Problems = []
+    checked = _check(tree, Recipe, "", problems)
+    try:
+        recipe = Recipe.model_validate(checked)
+    except ValidationError as error:
+        # Rules across keys say nothing useful while keys are unknown or misplaced.
+        found = [d for d in error.errors() if not problems or d["type"] != "value_error"]
+        problems += [_translate(detail) for detail in found]
+        recipe = None
+    if problems or recipe is None:
+        lines = [f"{places[key]}: {text}" if key in places else text for key, text in problems]
+        raise ConfigError("\n".join(dict.fromkeys(lines)))
+    return recipe
+
+
+def known_keys(model: SectionType = Recipe, prefix: str = "") -> Iterator[str]:
+    """Every dotted key there is, whichever variants are chosen."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for section in sections_of(field):
+            yield from known_keys(section, f"{prefix}{name}.")
+
+
+def _check(tree: Mapping[str, Any], model: SectionType, prefix: str, problems: Problems) -> dict[str, Any]:
+    """``tree`` with defaults that pydantic would not see filled in, and without what is already a problem."""
+    checked: dict[str, Any] = {}
+    for name, value in tree.items():
+        key, field, below = f"{prefix}{name}", model.model_fields.get(name), as_mapping(value)
+        if field is None:
+            problems.append((key, _unknown(key, model, prefix)))
+        elif isinstance(value, bool) and not takes_bool(field):
+            problems.append((key, _misfit(key, value, field)))
+        elif below is not None and sections_of(field):
+            checked |= _check_section(below, field, key, problems)
+        else:
+            checked[name] = value
+    return checked
+
+
+def _check_section(value: Mapping[str, Any], field: FieldInfo, key: str, problems: Problems) -> dict[str, Any]:
+    """``{last part of key: checked section}``; nothing if its type is unknown, which is then a problem."""
+    sections, default = sections_of(field), field.get_default(call_default_factory=True)
+    first = type(default) if isinstance(default, Section) else next(iter(sections))
+    kind = value.get("type", variant_of(first))
+    section = next((s for s in sections if variant_of(s) == kind), None) if len(sections) > 1 else first
+    if section is None:
+        kinds = [variant_of(s) for s in sections]
+        problems.append((f"{key}.type", f"{key}.type={show(kind)} is not known.{nearest(str(kind), kinds)}"))
+        return {}
+    base = filled_by(field, section)
+    filled = base.model_dump(exclude_unset=True) if base is not None else {}
+    if len(sections) > 1:
+        filled["type"] = kind
+    return {key.rpartition(".")[2]: _check({**filled, **value}, section, f"{key}.", problems)}
+
+
+def _unknown(key: str, model: SectionType, prefix: str) -> str:
+    """The sentence for a key that ``model`` does not have: other variants that do, or the nearest name."""
+    kind, name = variant_of(model), key.removeprefix(prefix)
+    if kind:
+        siblings = [s for s in _siblings(prefix.rstrip(".")) if name in s.model_fields]
+        if siblings:
+            section, types = prefix.rstrip("."), " or ".join(variant_of(s) for s in siblings)
+            return f"{key} is not read by {section}.type={kind}, only by type {types}. Take it out, or change the type."
+    near = nearest(key, [f"{prefix}{n}" for n in model.model_fields])
+    if "Did you mean" not in near:
+        near = nearest(key, known_keys()) if "Did you mean" in nearest(key, known_keys()) else near
+    return f"{key} is not a key of recipes{f' with {prefix}type={kind}' if kind else ''}.{near}"
+
+
+def _siblings(section_key: str) -> Sequence[SectionType]:
+    found: Sequence[SectionType] = (Recipe,)
+    for name in section_key.split("."):
+        found = [s for m in found if name in m.model_fields for s in sections_of(m.model_fields[name])]
+    return found
+
+
+def _translate(detail: ErrorDetails) -> tuple[str, str]:
+    """One of pydantic's errors as (dotted key, sentence)."""
+    if detail["type"] == "value_error":
+        return "", str(detail.get("ctx", {}).get("error"))
+    key, field, inside = _locate(detail["loc"])
+    if detail["type"] == "missing":
+        return key, f"{key} is missing: it must be {allowed(field)}. Set {key}=VALUE.{_doc(field)}"
+    return key, _misfit(key, detail["input"], field, inside)
+
+
+def _locate(loc: Sequence[int | str]) -> tuple[str, FieldInfo, bool]:
+    """The dotted key of pydantic's location, which also holds the tags of unions, and the field that owns it.
+
+    Last: whether it is about a named value inside the field's mapping.
+    """
+    model, names, parts = Recipe, [str(loc[0])], list(loc[1:])
+    field = model.model_fields[names[0]]
+    while parts and sections_of(field):
+        sections = sections_of(field)
+        kind = str(parts.pop(0)) if len(sections) > 1 else variant_of(next(iter(sections)))
+        model = next(s for s in sections if variant_of(s) == kind)
+        if parts:
+            names.append(str(parts.pop(0)))
+            field = model.model_fields[names[-1]]
+    inside = [part for part in parts if isinstance(part, str)]
+    return ".".join([*names, *inside]), field, bool(inside)
+
+
+def _misfit(key: str, value: object, field: FieldInfo, inside: bool = False) -> str:
+    near = nearest(value, [str(c) for c in choices(field)]) if isinstance(value, str) and choices(field) else ""
+    hint = near if "Did you mean" in near else ""
+    null = f" {key}=null leaves it out." if value is False and nullable(field) else ""
+    must = "a number" if inside else allowed(field)
+    return f"{key}={show(value)} cannot be used: it must be {must}.{hint}{null}{_doc(field)}"
+
+
+def _doc(field: FieldInfo) -> str:
+    return f" ({field.description.replace('``', '')})" if field.description else ""

@@ -1,0 +1,180 @@
+"""What the models say about themselves: every key of a recipe with its type, default, range and doc line.
+
+The one place that looks inside pydantic's models. Error messages, the reference and ``--help`` are made from it. It
+reads no file and validates nothing.
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from stretto.config.base import Section
+
+__all__ = [
+    "FieldDoc",
+    "SectionType",
+    "allowed",
+    "as_mapping",
+    "choices",
+    "field_docs",
+    "filled_by",
+    "is_text",
+    "nullable",
+    "sections_of",
+    "show",
+    "takes_bool",
+    "variant_of",
+]
+
+SectionType: TypeAlias = type[Section]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldDoc:
+    """One key of a recipe. ``variant`` names the ``type`` of the section that has it, or is empty."""
+
+    key: str
+    variant: str
+    allowed: str
+    default: str
+    doc: str
+
+
+def as_mapping(value: object) -> Mapping[str, Any] | None:
+    """``value`` if it is a mapping, else None. Keys of recipes are text wherever they come from."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+
+
+def sections_of(field: FieldInfo) -> tuple[SectionType, ...]:
+    """The section models a field may hold: none for a plain value, several for a choice on ``type``."""
+    return tuple(t for t in _members(field.annotation) if isinstance(t, type) and issubclass(t, Section))
+
+
+def variant_of(section: SectionType) -> str:
+    """The value of ``type`` that chooses this section, or an empty string for one that is no choice."""
+    field = section.model_fields.get("type")
+    return str(field.default) if field is not None else ""
+
+
+def nullable(field: FieldInfo) -> bool:
+    """Whether null may be given."""
+    return type(None) in _members(field.annotation)
+
+
+def is_text(field: FieldInfo) -> bool:
+    """Whether the field holds text, and nothing but text (or null)."""
+    return {m for m in _members(field.annotation) if m is not type(None)} == {str}
+
+
+def takes_bool(field: FieldInfo) -> bool:
+    """Whether true and false are values of the field."""
+    return bool in _members(field.annotation)
+
+
+def choices(field: FieldInfo) -> tuple[Any, ...]:
+    """The values of a Literal field, or nothing."""
+    return tuple(value for m in _members(field.annotation) if get_origin(m) is Literal for value in get_args(m))
+
+
+def allowed(field: FieldInfo) -> str:
+    """What may be given, in words: ``a whole number, 1 or more, or null``."""
+    sections = sections_of(field)
+    if len(sections) > 1:
+        words = f"a section with type {_or([variant_of(s) for s in sections])}"
+    elif sections:
+        words = "a section"
+    elif choices(field):
+        values = [show(value) for value in choices(field)]
+        words = _or(values) if len(values) > 1 else f"{values[0]}"
+    else:
+        member = next(m for m in _members(field.annotation) if m is not type(None))
+        words = ", ".join([_kind(member), *_bounds(field)])
+    return f"{words}, or null" if nullable(field) else words
+
+
+def show(value: object) -> str:
+    """A value as it is written on the command line, shortened if it is long."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    mapping = as_mapping(value)
+    if mapping is not None:
+        text = "{" + ", ".join(f"{k}: {show(v)}" for k, v in mapping.items()) + "}"
+    elif isinstance(value, (list, tuple)):
+        text = "[" + ", ".join(show(v) for v in cast("list[object]", value)) + "]"
+    elif isinstance(value, str):
+        text = repr(value) if not value or value != value.strip() or "\n" in value else value
+    else:
+        text = f"{value}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def field_docs(model: SectionType, prefix: str = "", filled: Section | None = None) -> Iterator[FieldDoc]:
+    """Every key below ``model``, sections before their fields, the variants of a choice one after the other.
+
+    ``filled`` is what the section is when a recipe leaves it out; its values are the defaults then.
+    """
+    variant = variant_of(model)
+    for name, field in model.model_fields.items():
+        key, default = f"{prefix}{name}", _default(field)
+        if filled is not None and name in filled.model_fields_set:
+            default = show(getattr(filled, name))
+        yield FieldDoc(key=key, variant=variant, allowed=allowed(field), default=default, doc=field.description or "")
+        for section in sections_of(field):
+            yield from field_docs(section, f"{key}.", filled_by(field, section))
+
+
+def filled_by(field: FieldInfo, section: SectionType) -> Section | None:
+    """What ``field`` is when a recipe leaves it out, if that is a ``section``."""
+    value = None if field.is_required() else field.get_default(call_default_factory=True)
+    return value if isinstance(value, section) else None
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of an annotation, with unions and Annotated taken apart."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(m for part in get_args(annotation) for m in _members(part))
+    return (annotation,)
+
+
+def _kind(member: Any) -> str:
+    if get_origin(member) is tuple:
+        return f"a list of {len(get_args(member))} numbers"
+    if get_origin(member) is dict:
+        return "a mapping of names to numbers"
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[member]
+
+
+def _bounds(field: FieldInfo) -> list[str]:
+    words: list[str] = []
+    for bound in field.metadata:
+        if isinstance(bound, Ge):
+            words.append(f"{show(bound.ge)} or more")
+        elif isinstance(bound, Gt):
+            words.append(f"above {show(bound.gt)}")
+        elif isinstance(bound, Le):
+            words.append(f"at most {show(bound.le)}")
+        elif isinstance(bound, Lt):
+            words.append(f"below {'2**63' if bound.lt == 2**63 else show(bound.lt)}")
+        elif getattr(bound, "pattern", None):
+            words.append("of letters, digits, '.', '_' and '-', a letter or digit first")
+    return words
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if not isinstance(value, Section):
+        return show(value)
+    given = {name: getattr(value, name) for name in type(value).model_fields if name in value.model_fields_set}
+    return variant_of(type(value)) or (show(given) if given else "")
+
+
+def _or(values: list[str]) -> str:
+    return " or ".join([", ".join(values[:-1]), values[-1]]) if len(values) > 1 else values[0]

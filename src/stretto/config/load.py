@@ -1,0 +1,75 @@
+"""A Recipe from what a user gives: a packaged name, a YAML file, ``module:function`` or a mapping, plus overrides."""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stretto.config.base import Section
+from stretto.config.checking import build_recipe
+from stretto.config.fields import as_mapping
+from stretto.config.overrides import apply, parse_overrides
+from stretto.config.reading import SUFFIXES, Layer, find_recipe, read_layers
+from stretto.config.recipe import Recipe
+from stretto.errors import ConfigError, nearest
+
+__all__ = ["LoadedRecipe", "load_recipe", "recipe_from_mapping"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRecipe:
+    """A recipe, the word a run of it is named after, and where it came from (a file, or ``module:function``)."""
+
+    recipe: Recipe
+    hint: str
+    origin: str
+
+
+def load_recipe(source: str, overrides: Sequence[str] = (), *, packaged: Path) -> LoadedRecipe:
+    """The recipe ``source`` with ``key=value`` overrides; ``packaged`` is the folder of the named ones.
+
+    Raises ConfigError that names everything wrong, a line each.
+    """
+    parsed = parse_overrides(overrides)
+    if ":" in source and Path(source).suffix not in SUFFIXES:
+        layer, hint, origin = _from_function(source), source.rpartition(":")[2], source
+    else:
+        path = find_recipe(source, packaged, Path())
+        layer, hint, origin = read_layers(path, packaged), path.stem, str(path)
+    places = {k: place for k, place in layer.places.items() if not any(_covers(o.key, k) for o in parsed)}
+    recipe = build_recipe(apply(layer.tree, parsed), places)
+    return LoadedRecipe(recipe=recipe, hint=hint, origin=origin)
+
+
+def recipe_from_mapping(mapping: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of nested Python mappings or section models, with ``key=value`` overrides. Raises ConfigError."""
+    tree = {key: value.model_dump() if isinstance(value, Section) else value for key, value in mapping.items()}
+    return build_recipe(apply(tree, parse_overrides(overrides)), {})
+
+
+def _covers(key: str, other: str) -> bool:
+    return other == key or other.startswith(f"{key}.")
+
+
+def _from_function(source: str) -> Layer:
+    """Calls ``module:function``, which returns a Recipe or a mapping; modules of the working folder are found."""
+    module_name, _, name = source.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"the recipe {source!r}: {error}. Run from the folder that has it, or install it.") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise ConfigError(f"the recipe {source!r}: {module_name} has no function {name!r}.{nearest(name, known)}")
+    made = function()
+    if isinstance(made, Recipe):
+        return Layer(tree=made.model_dump())
+    mapping = as_mapping(made)
+    if mapping is None:
+        raise ConfigError(f"the recipe {source!r} returned {type(made).__name__}. Return a Recipe or a mapping.")
+    return Layer(tree=dict(mapping))

@@ -1,0 +1,83 @@
+"""The reference of every key of a recipe, made from the models: as Markdown for the docs, as lines for ``--help``.
+
+python -m stretto.config.reference > docs/configuration.md
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from stretto.config.fields import FieldDoc, SectionType, field_docs, filled_by, sections_of, variant_of
+from stretto.config.overrides import RESUME_SAFE_KEYS
+from stretto.config.recipe import Recipe
+
+__all__ = ["help_fields", "reference_markdown"]
+
+HEAD = """# Configuration
+
+A recipe is one YAML file. Every key below may be written in it, or given as `key=value` on the command line or in
+`overrides`. Unknown keys are refused with the nearest name.
+
+- `extends: [other.yaml, quickstart]` merges other recipes below this one, mapping by mapping; later ones win. Files
+  are looked for beside the file that extends them.
+- Numbers may be written `3e-5`, `1_000` or `1e3`. `null` leaves something out. A key that is written twice is refused.
+- A section with a `type` is a choice. Changing the type (`algorithm.type=ppo`) drops the keys of the recipe that the
+  new type does not read; keys given on the command line are never dropped.
+- `steps=100 algorithm.clip_high=0.28 warmup=null` on the command line sets single keys, or whole sections
+  (`save={every: 50}`).
+
+This page is made from the models: `python -m stretto.config.reference`.
+"""
+
+
+def reference_markdown() -> str:
+    """The whole reference, one table per section and variant."""
+    parts = [HEAD, _section("The recipe", "", Recipe, field_docs(Recipe))]
+    parts += list(_sections(Recipe, ""))
+    safe = ", ".join(f"`{key}`" for key in RESUME_SAFE_KEYS)
+    parts.append(
+        "## What a resume may change\n\n`stretto resume RUN key=value` takes these keys and those below them, and "
+        f"records the change: {safe}. Any other key makes another experiment: add `--fork NAME`.\n"
+    )
+    return "\n".join(parts)
+
+
+def help_fields(prefix: str = "") -> list[str]:
+    """One line per key that starts with ``prefix``: key, what may be given, default, doc. For a terminal."""
+    docs = [d for d in field_docs(Recipe) if d.key.startswith(prefix)]
+    return [f"{_named(d)}: {d.doc.replace('``', '')} [{d.allowed}; default {d.default or 'its own'}]" for d in docs]
+
+
+def _named(doc: FieldDoc) -> str:
+    return f"{doc.key} ({doc.variant})" if doc.variant and not doc.key.endswith(".type") else doc.key
+
+
+def _sections(model: SectionType, prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        sections = sections_of(field)
+        for section in sections:
+            kind = f", type {variant_of(section)}" if variant_of(section) else ""
+            docs = field_docs(section, f"{prefix}{name}.", filled_by(field, section))
+            yield _section(f"`{prefix}{name}`{kind}", f"{prefix}{name}.", section, docs)
+            yield from _sections(section, f"{prefix}{name}.")
+
+
+def _section(title: str, prefix: str, model: SectionType, docs: Iterable[FieldDoc]) -> str:
+    docs = [d for d in docs if "." not in d.key.removeprefix(prefix)]
+    doc = " ".join((model.__doc__ or "").split())
+    return f"## {title}\n\n{doc}\n\n" + "\n".join(_table(docs)) + "\n"
+
+
+def _table(docs: Iterable[FieldDoc]) -> Iterator[str]:
+    yield "| key | value | default | |"
+    yield "|---|---|---|---|"
+    for d in docs:
+        default = f"`{d.default}`" if d.default not in ("", "required") else d.default
+        yield f"| `{d.key}` | {_cell(d.allowed)} | {_cell(default)} | {_cell(d.doc.replace('``', '`'))} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_markdown())
