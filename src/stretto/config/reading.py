@@ -111,9 +111,8 @@ def _read(path: Path) -> Layer:
         node = loader.get_single_node()
         if node is None:
             return Layer(tree={})
-        tree = as_mapping(loader.construct_document(node))  # pyright: ignore[reportUnknownMemberType]
-        # The line above refuses mappings that hold themselves, so this ends.
         places = dict(_places(node, path))
+        tree = as_mapping(loader.construct_document(node))  # pyright: ignore[reportUnknownMemberType]
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
         raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}.") from error
@@ -126,9 +125,14 @@ def _read(path: Path) -> Layer:
     return Layer(tree=dict(tree), places=places)
 
 
-def _places(node: yaml.Node, path: Path, prefix: str = "") -> list[tuple[str, str]]:
+def _places(node: yaml.Node, path: Path, prefix: str = "", above: tuple[yaml.Node, ...] = ()) -> list[tuple[str, str]]:
     """``(dotted key, FILE:LINE)`` of every key; one that is written twice, or is no text, is refused."""
     found: list[tuple[str, str]] = []
+    if any(node is other for other in above):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {prefix.rstrip('.')} contains itself. Write it out.")
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _places(item, path, prefix, (*above, node))
     if not isinstance(node, yaml.MappingNode):
         return found
     lines: dict[str, int] = {}
@@ -144,5 +148,5 @@ def _places(node: yaml.Node, path: Path, prefix: str = "") -> list[tuple[str, st
             )
         lines[key.value] = line
         found.append((f"{prefix}{key.value}", f"{path}:{line}"))
-        found += _places(value, path, f"{prefix}{key.value}.")
+        found += _places(value, path, f"{prefix}{key.value}.", (*above, node))
     return found

@@ -1,0 +1,31 @@
+"""The configuration reference is what the models say, and every key has its line."""
+
+from pathlib import Path
+
+from stretto.config.checking import known_keys
+from stretto.config.fields import field_docs
+from stretto.config.recipe import Recipe
+from stretto.config.reference import help_fields, reference_markdown
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def test_the_committed_page_is_what_the_models_say():
+    assert PAGE.read_text(encoding="utf-8") == reference_markdown(), (
+        "docs/configuration.md is out of date: python -m stretto.config.reference > docs/configuration.md"
+    )
+
+
+def test_every_key_has_a_doc_line_and_stands_in_the_page():
+    page = reference_markdown()
+    for doc in field_docs(Recipe):
+        assert doc.doc, doc.key
+        assert f"| `{doc.key}` |" in page
+    assert {d.key for d in field_docs(Recipe)} == set(known_keys())
+
+
+def test_defaults_are_those_a_recipe_gets():
+    lines = help_fields("warmup.evaluate.")
+    assert any(line.startswith("warmup.evaluate.every: ") and line.endswith("default 10]") for line in lines)
+    assert help_fields("algorithm.lam")[0].startswith("algorithm.lam (ppo): GAE's lambda.")
+    assert len(help_fields()) == len(list(field_docs(Recipe)))
