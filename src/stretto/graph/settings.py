@@ -1,0 +1,60 @@
+"""Checks the settings of nodes and workflows, and turns them into JSON values and back.
+
+Checks are strict: ``"8"`` is no int and ``True`` is no number; an int is a float. Numbers must be finite.
+"""
+
+import json
+import types
+from functools import lru_cache
+from typing import Any, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from stretto.errors import GraphError
+from stretto.graph.annotations import type_name
+
+__all__ = ["checked", "from_json", "to_json"]
+
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+@lru_cache(maxsize=512)
+def _adapter(annotation: object) -> TypeAdapter[Any]:
+    # A tuple of one, because the settings of an adapter reach plain dataclasses only from outside them.
+    # The type is only known at run time.
+    return TypeAdapter(cast(Any, types.GenericAlias(tuple, (annotation,))), config=_STRICT)
+
+
+def checked(value: object, annotation: object, what: str) -> object:
+    """``value`` as a setting of this type, given in Python. ``what`` begins the error's sentence."""
+    try:
+        return _adapter(annotation).validate_python((value,))[0]
+    except ValidationError as error:
+        raise _refusal(error, value, annotation, what) from None
+
+
+def from_json(value: object, annotation: object, what: str) -> object:
+    """The setting that ``to_json`` wrote, or a person by hand."""
+    try:
+        text = json.dumps([value], allow_nan=True)
+    except (TypeError, ValueError):
+        raise GraphError(f"{what} is {value!r}, which is no JSON value. Give a {type_name(annotation)}.") from None
+    try:
+        return _adapter(annotation).validate_json(text)[0]
+    except ValidationError as error:
+        raise _refusal(error, value, annotation, what) from None
+
+
+def to_json(value: object, annotation: object) -> object:
+    """A checked setting as JSON values; ``from_json`` gives it back."""
+    return _adapter(annotation).dump_python((value,), mode="json")[0]
+
+
+def _refusal(error: ValidationError, value: object, annotation: object, what: str) -> GraphError:
+    first = error.errors(include_url=False)[0]
+    inside = ".".join(str(part) for part in first["loc"][1:])
+    place = f" (at {inside})" if inside and type_name(annotation) != inside else ""
+    return GraphError(
+        f"{what} must be {type_name(annotation)}, got {value!r} ({type(value).__name__}): "
+        f"{first['msg'].lower()}{place}. Give a value of that type."
+    )
