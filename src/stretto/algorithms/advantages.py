@@ -137,7 +137,6 @@ def group_credit(batch: Batch, *, scale: Literal["group_std", "none"] = "group_s
     return Credit(
         advantages=Column.per_token("advantages", batch, per_token),
         metrics={
-            "reward/mean": Metric("mean", float(rewards_B.sum()), len(rewards_B)),
             "credit/constant_groups": Metric("mean", constant, groups),
             "credit/single_groups": Metric("mean", single, groups),
         },
@@ -162,7 +161,7 @@ def gae_credit(
     """
     rewards_B = judged_rewards(batch)
     rewards = place_rewards(rewards_B, batch.mask, batch.offsets)
-    metrics = {"reward/mean": Metric("mean", float(rewards_B.sum()), len(rewards_B))}
+    metrics: dict[str, Metric] = {}
     if kl_coef:
         if ref is None:
             raise ConfigError(

@@ -111,7 +111,7 @@ def policy_clip(
     kl_kind: KlKind = "k3",
     entropy_coef: float = 0.0,
 ) -> LossOutput:
-    """The clipped policy loss: ``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))`` with ``r = exp(logp - old_logp)``.
+    """The clipped policy loss ``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))``, ``r = exp(logp - old_logp)``.
 
     Columns: ``advantages``; ``old_logprobs`` (left out: the current ones without gradient, so r is 1);
     ``ref_logprobs`` where ``kl_coef`` is not 0. Then ``kl_coef * KL - entropy_coef * entropy`` is added per token.
@@ -142,8 +142,8 @@ def policy_clip(
     return LossOutput(total=total, metrics=metrics)
 
 
-def value_clip(tokens: Tokens, *, clip: float = 0.2) -> LossOutput:
-    """``max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) / 2``.
+def value_clip(tokens: Tokens, *, value_clip: float = 0.2) -> LossOutput:
+    """``max((V - R)^2, (clip(V, V_old - value_clip, V_old + value_clip) - R)^2) / 2``.
 
     Columns: ``returns``; ``old_values`` (left out: no clipping). Schulman et al. 2017 as in OpenAI's baselines.
     """
@@ -153,7 +153,7 @@ def value_clip(tokens: Tokens, *, clip: float = 0.2) -> LossOutput:
     clipped_error_N = error_N
     if "old_values" in tokens.columns:
         old_N = tokens.columns["old_values"]
-        moved_N = torch.clamp(values_N, old_N - clip, old_N + clip)
+        moved_N = torch.clamp(values_N, old_N - value_clip, old_N + value_clip)
         clipped_error_N = (moved_N - returns_N).square()
     total = tokens.weighted_sum(torch.maximum(error_N, clipped_error_N) / 2)
     metrics = {

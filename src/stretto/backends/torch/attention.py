@@ -1,0 +1,96 @@
+"""Attention over a packed row: sequences are gathered into padded blocks, attended to causally and scattered back.
+
+Padding stands to the right, so causal attention never looks at it and needs no mask.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from stretto.backends.torch.packing import AttentionLayout, GatherIndex
+
+__all__ = ["PACKED_ATTENTION", "gather_rows", "register_packed_attention"]
+
+PACKED_ATTENTION = "stretto_packed"
+"""The name under which transformers finds this attention."""
+
+
+def register_packed_attention() -> None:
+    """Make transformers know the attention. Without a mask function of that name it builds no mask. Idempotent."""
+    AttentionInterface.register(PACKED_ATTENTION, cast(Callable[..., tuple[Tensor, None]], packed_attention))
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    layout: AttentionLayout,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Causal attention inside each sequence of ``layout``.
+
+    query [1, H, M, D], key and value [1, Hkv, M, D]; gives [1, M, H, D]. The other keywords transformers passes
+    (dropout, cache, position ids) do not apply: Models run without dropout and without a cache.
+    """
+    assert attention_mask is None, "packed attention takes no mask"
+    num_heads, num_kv_heads, dim = query.shape[1], key.shape[1], query.shape[3]
+    # Under autocast the rotary embedding has made queries and keys float32 again; values say what was meant.
+    padded = [gather_rows(_rows(x).to(value.dtype), layout.pad) for x in (query, key, value)]
+    outputs: list[Tensor] = []
+    start = 0
+    for rows, width in layout.blocks:
+        q, k, v = (x[start : start + rows * width].view(rows, width, -1, dim).transpose(1, 2) for x in padded)
+        attended = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scaling, enable_gqa=num_heads != num_kv_heads
+        )
+        outputs.append(attended.transpose(1, 2).reshape(rows * width, num_heads * dim))
+        start += rows * width
+    together = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return cast(Tensor, _Pick.apply(together, layout.unpad)).view(1, -1, num_heads, dim), None
+
+
+def gather_rows(x: Tensor, rows: GatherIndex) -> Tensor:
+    """``x[rows.index]`` [K, C] of x [M, C]; gradients of places that read the same row are summed in a fixed order."""
+    return cast(Tensor, _Gather.apply(x, rows.index, rows.bag, rows.bag_starts))
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[1, H, M, D] -> [M, H * D]."""
+    return x.transpose(1, 2).reshape(x.shape[2], -1)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, bag: Tensor, bag_starts: Tensor) -> Tensor:
+        ctx.save_for_backward(bag, bag_starts)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        bag, bag_starts = ctx.saved_tensors
+        grad = grad_outputs[0].contiguous()
+        return F.embedding_bag(bag, grad, bag_starts, mode="sum"), None, None, None
+
+
+class _Pick(torch.autograd.Function):
+    """``x[index]`` where no row is taken twice: its gradient is a copy, not a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.size = x.shape[0]
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        grad = grad_outputs[0]
+        return grad.new_zeros(ctx.size, grad.shape[1]).index_copy_(0, index, grad), None

@@ -1,0 +1,289 @@
+"""``TorchBackend``: the Models of one worker, scored and trained with torch in one process.
+
+    accumulate   cut the batch into micro-batches in key order; each: forward, loss as a weighted sum, backward
+    update       norm of the gradient -> clip -> AdamW at the given rate -> gradient cleared; not finite: skipped
+
+Gradients and master weights are float32; bfloat16 is autocast around the forward pass. Nothing here reads or moves a
+global random state, and everything repeats to the bit at an equal number of threads. How tokens are packed, attention,
+log-probs, losses and files are in modules of their own.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+
+from stretto.algorithms.losses import Tokens, resolve_loss, with_ess
+from stretto.backends.torch.attention import gather_rows
+from stretto.backends.torch.logprobs import token_logprobs
+from stretto.backends.torch.models import ModelSpec, Network, build_network
+from stretto.backends.torch.packing import Pack, microbatches
+from stretto.backends.torch.state import (
+    export_folder,
+    hash_tensors,
+    load_model,
+    load_optimizer,
+    save_model,
+    save_optimizer,
+)
+from stretto.config.sections import TorchBackendConfig
+from stretto.errors import ConfigError, StoreError, nearest
+from stretto.roles import NamedTensor, Want
+from stretto.types import Array, Batch, Column, LossRef, Metric, Metrics, UpdateReport, merge_metrics
+
+__all__ = ["ModelSpec", "TorchBackend", "num_threads", "set_threads"]
+
+
+def num_threads(threads: int) -> int:
+    """``threads``, or one per physical core for 0."""
+    return threads or psutil.cpu_count(logical=False) or 1
+
+
+def set_threads(threads: int) -> int:
+    """Give the calling thread this many intra-op threads (0: one per physical core) and return the number.
+
+    torch keeps the number per calling thread: call this first in the thread that will use the backend.
+    """
+    number = num_threads(threads)
+    torch.set_num_threads(number)
+    return number
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A Model and what training adds to it. ``failure`` says why the gradient accumulated so far cannot be used."""
+
+    network: Network
+    optimizer: torch.optim.AdamW | None
+    failure: str | None = None
+
+
+class TorchBackend:
+    """Implements ``stretto.roles.TrainBackend``."""
+
+    def __init__(self, models: Mapping[str, ModelSpec], config: TorchBackendConfig, seed: int) -> None:
+        """Build every Model of ``models``. DataError names a folder that cannot be used, ConfigError a device."""
+        self._config = config
+        self._device = _device(config.device)
+        self._models: dict[str, _Held] = {}
+        for name, spec in models.items():
+            network = build_network(spec, seed=seed, device=self._device)
+            optimizer = self._new_optimizer(network) if spec.trainable else None
+            self._models[name] = _Held(network, optimizer)
+
+    def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
+        """Per-token Columns, float32, in the order logprobs, entropy, values; 0 where nothing was written."""
+        network = self._held(model).network
+        for name in sorted(want):
+            if (name == "values") != network.has_values:
+                have = "values" if network.has_values else "logprobs and entropy"
+                raise ConfigError(f"{name} of Model {model!r} were asked for, and it gives {have}. Name another Model.")
+        columns: dict[str, Array] = {
+            name: np.zeros(batch.num_tokens, np.float32) for name in ("logprobs", "entropy", "values") if name in want
+        }
+        with torch.no_grad():
+            for pack in microbatches(batch, self._config.microbatch_tokens, self._device):
+                places = pack.flat_N.cpu().numpy()
+                for name, tensor in self._forward(network, pack).items():
+                    if name in columns:
+                        columns[name][places] = tensor.cpu().numpy()
+        return tuple(Column.per_token(name, batch, values) for name, values in columns.items())
+
+    def accumulate(self, model: str, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> Metrics:
+        """Add the gradient of ``loss`` over ``batch``; see ``stretto.algorithms.losses`` for what a loss is given.
+
+        ``columns`` are per token and belong to ``batch``; ``weights`` must be among them. A loss that is not finite is
+        remembered: the next ``update`` skips.
+        """
+        held = self._trained(model)
+        function = resolve_loss(loss)
+        given = self._columns(batch, columns)
+        parts: list[Metrics] = []
+        for pack in microbatches(batch, self._config.microbatch_tokens, self._device):
+            out = function(self._tokens(held.network, pack, given))
+            parts.append(out.metrics)
+            total = out.total.item()
+            if math.isfinite(total):
+                out.total.backward()
+            else:
+                held.failure = f"the loss of a micro-batch is {total}"
+        return with_ess(merge_metrics(parts))
+
+    def update(self, model: str, lr: float) -> UpdateReport:
+        """Clip to ``max_grad_norm``, step AdamW at ``lr``, clear the gradient.
+
+        Skipped, with weights and optimizer untouched, if a loss or the gradient's norm was not finite, or if nothing
+        was accumulated (no token to train on).
+        """
+        held = self._trained(model)
+        assert held.optimizer is not None
+        grads = [p.grad for p in held.network.parameters() if p.grad is not None]
+        metrics = {"lr": Metric("mean", lr)}
+        norm = torch.nn.utils.get_total_norm(grads) if grads else torch.zeros(())
+        value = norm.item()
+        if held.failure is None and not grads:
+            held.failure = "there is no gradient: no token of the batch was written by the policy"
+        elif held.failure is None and not math.isfinite(value):
+            held.failure = f"the norm of the gradient is {value}"
+        skipped, held.failure = held.failure, None
+        if skipped is None:
+            metrics["grad_norm"] = Metric("mean", value)
+            torch.nn.utils.clip_grads_with_norm_(held.network.parameters(), self._config.max_grad_norm, norm)
+            for group in held.optimizer.param_groups:
+                group["lr"] = lr
+            held.optimizer.step()
+        held.optimizer.zero_grad(set_to_none=True)
+        return UpdateReport(model=model, metrics=metrics, skipped=skipped)
+
+    def tensors(self, model: str) -> Iterator[NamedTensor]:
+        """Every weight by Hugging Face name in a fixed order; ``lm_head.weight`` is there even if it is tied."""
+        for name, tensor in self._held(model).network.named_weights().items():
+            yield NamedTensor(name=name, data=tensor.detach())
+
+    def weights_hash(self, model: str) -> str:
+        """A hash over the weights' names, types, shapes and bytes: equal for runs that went the same way."""
+        return hash_tensors(self._held(model).network.named_weights().items())
+
+    def copy(self, source: str, target: str) -> None:
+        """Set the trunk of ``target``, and its head if both have the same one, to those of ``source``."""
+        into = self._held(target).network
+        weights = dict(self._held(source).network.named_parameters())
+        wanted = {name: p for name, p in into.named_parameters() if not name.startswith("value_head.")}
+        for name, parameter in wanted.items():
+            if name not in weights or weights[name].shape != parameter.shape:
+                raise ConfigError(
+                    f"Model {target!r} cannot take the weights of {source!r}: {name!r} is missing there or has another "
+                    "shape. Give both the same path."
+                )
+        with torch.no_grad():
+            for name, parameter in wanted.items():
+                parameter.copy_(weights[name])
+
+    def reset_optimizer(self, model: str) -> None:
+        """Forget AdamW's moments and step counts, and any gradient."""
+        held = self._trained(model)
+        assert held.optimizer is not None
+        held.optimizer.zero_grad(set_to_none=True)
+        held.optimizer = self._new_optimizer(held.network)
+        held.failure = None
+
+    def save(self, path: Path) -> None:
+        """Write ``<model>.safetensors``, and ``<model>.optimizer.safetensors`` and ``.json`` where it is trained."""
+        for name, held in self._models.items():
+            save_model(held.network, path / f"{name}.safetensors")
+            if held.optimizer is not None:
+                save_optimizer(held.network, held.optimizer, path / f"{name}.optimizer.safetensors")
+
+    def load(self, path: Path) -> None:
+        """Restore every Model from ``path``. StoreError names a file that is missing or of another Model."""
+        for name, held in self._models.items():
+            file = path / f"{name}.safetensors"
+            if not file.is_file():
+                raise StoreError(f"the checkpoint {str(path)!r} has no weights of Model {name!r}. Take another one.")
+            load_model(held.network, file)
+            if held.optimizer is not None:
+                self.reset_optimizer(name)
+                load_optimizer(held.network, held.optimizer, path / f"{name}.optimizer.safetensors")
+
+    def export(self, model: str, path: Path) -> None:
+        """Write ``config.json`` and ``model.safetensors`` into ``path``, which is made if it is missing."""
+        export_folder(self._held(model).network, path)
+
+    def close(self) -> None:
+        """Free every Model. Idempotent."""
+        self._models.clear()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _forward(self, network: Network, pack: Pack) -> dict[str, Tensor]:
+        """What ``network`` says about the written tokens of ``pack``: values, or logprobs and entropy, [N] float32."""
+        low = self._config.dtype == "bfloat16"
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=low):
+            hidden_M = network.hidden(pack)
+        hidden_N = gather_rows(hidden_M, pack.source)
+        if network.has_values:
+            return {"values": network.value_head(hidden_N.float()).squeeze(1)}
+        # Outside autocast: the head decides itself what is kept in float32.
+        logprobs_N, entropy_N = token_logprobs(
+            hidden_N.bfloat16() if low else hidden_N,
+            network.lm_head.weight,
+            pack.targets_N,
+            pack.inverse_temperature_N,
+        )
+        return {"logprobs": logprobs_N, "entropy": entropy_N}
+
+    def _tokens(self, network: Network, pack: Pack, given: Mapping[str, Tensor]) -> Tokens:
+        own = {name: tensor.index_select(0, pack.flat_N) for name, tensor in given.items()}
+        forward = self._forward(network, pack)
+        return Tokens(
+            weights_N=own.pop("weights"),
+            sampler_logprobs_N=own.pop(_SAMPLER),
+            sampled_N=own.pop(_SAMPLED) != 0,
+            columns=own,
+            logprobs_N=forward.get("logprobs"),
+            entropy_N=forward.get("entropy"),
+            values_N=forward.get("values"),
+        )
+
+    def _columns(self, batch: Batch, columns: tuple[Column, ...]) -> dict[str, Tensor]:
+        """The Columns as tensors [sum T], with what the sampler said beside them."""
+        given: dict[str, Tensor] = {}
+        for column in columns:
+            if column.offsets is None or column.keys != batch.keys:
+                raise ConfigError(
+                    f"the column {column.name!r} is not a per-token column of the batch that is trained on. "
+                    "Make it with Column.per_token from this batch."
+                )
+            given[column.name] = torch.from_numpy(np.asarray(column.values, np.float32)).to(self._device)
+        if "weights" not in given:
+            raise ConfigError(
+                f"an update needs the column 'weights', and got {', '.join(sorted(given)) or 'none'}. "
+                "Make it with stretto.algorithms.aggregation.aggregation_weights."
+            )
+        rows = batch.trajectories
+        sampler = np.concatenate([t.logprobs_T for t in rows]) if rows else np.zeros(0, np.float32)
+        # A demonstration was written by no version of the policy, and has no sampler to be compared with.
+        sampled = np.repeat([float(bool(t.versions)) for t in rows], np.diff(batch.offsets))
+        given[_SAMPLER] = torch.from_numpy(sampler.astype(np.float32)).to(self._device)
+        given[_SAMPLED] = torch.from_numpy(sampled.astype(np.float32)).to(self._device)
+        return given
+
+    def _new_optimizer(self, network: Network) -> torch.optim.AdamW:
+        """AdamW (Loshchilov and Hutter, arXiv:1711.05101); matrices decay, norms and biases do not."""
+        config = self._config
+        parameters = list(network.parameters())
+        groups = [
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+    def _held(self, model: str) -> _Held:
+        if model not in self._models:
+            raise ConfigError(f"the backend holds no Model {model!r}.{nearest(model, self._models)}")
+        return self._models[model]
+
+    def _trained(self, model: str) -> _Held:
+        held = self._held(model)
+        if held.optimizer is None:
+            raise ConfigError(f"Model {model!r} is frozen and cannot be trained. Train another, or make it trainable.")
+        return held
+
+
+_SAMPLER, _SAMPLED = "sampler:logprobs", "sampler:sampled"
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = cast(str, str(error)).splitlines()[0]
+        raise ConfigError(f"backend.device={name!r} cannot be used: {reason} Set backend.device=cpu.") from error
+    return device

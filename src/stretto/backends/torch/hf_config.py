@@ -1,0 +1,87 @@
+"""What a model folder says about itself: its ``config.json``, and the built-in Models that need no folder. No weights
+are read here and no torch is loaded, so that a plan or an engine can be made from it.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from stretto.errors import DataError, nearest
+from stretto.types import Json
+
+__all__ = ["BUILTIN_PREFIX", "SUPPORTED", "load_hf_config", "model_folder"]
+
+BUILTIN_PREFIX = "builtin:"
+
+SUPPORTED = ("llama", "qwen2", "qwen3")
+"""The values of ``model_type`` that are understood; SmolLM is a ``llama``."""
+
+BUILTIN: Mapping[str, Mapping[str, Json]] = {
+    "tiny-llama-char": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 100,
+        "hidden_size": 128,
+        "intermediate_size": 352,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "dtype": "float32",
+    }
+}
+"""Built-in Models by name; ``tiny-llama-char`` has 816,768 parameters, its embeddings tied."""
+
+
+def load_hf_config(path: str) -> Mapping[str, Json]:
+    """The configuration of ``path`` (``builtin:NAME`` or a folder) as in its ``config.json``.
+
+    DataError if there is none, if it cannot be read, or if it is of a family that is not supported.
+    """
+    if path.startswith(BUILTIN_PREFIX):
+        name = path.removeprefix(BUILTIN_PREFIX)
+        if name not in BUILTIN:
+            raise DataError(f"there is no built-in model {name!r}.{nearest(name, BUILTIN)}")
+        return BUILTIN[name]
+    file = model_folder(path) / "config.json"
+    if not file.is_file():
+        raise DataError(f"the model folder {path!r} has no config.json. Give a folder in the Hugging Face layout.")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{str(file)!r} cannot be read as JSON: {error}.") from error
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in SUPPORTED:
+        raise DataError(
+            f"the model in {path!r} has model_type {kind!r}, and Stretto understands {', '.join(SUPPORTED)}. "
+            "Choose a model of one of these families."
+        )
+    if config.get("use_sliding_window"):
+        raise DataError(
+            f"the model in {path!r} uses sliding-window attention, which is not supported. "
+            "Set use_sliding_window to false in its config.json if its context fits the window."
+        )
+    return config
+
+
+def model_folder(path: str) -> Path:
+    """``path`` as a folder that exists. DataError if it does not."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise DataError(
+            f"the model folder {path!r} does not exist. Give a local folder with config.json and *.safetensors, "
+            f"or {', '.join(BUILTIN_PREFIX + name for name in BUILTIN)}."
+        )
+    return folder

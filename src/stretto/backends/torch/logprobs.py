@@ -1,0 +1,80 @@
+"""Log-probs and entropies from hidden states, without the logits of all tokens at once.
+
+Logits of a few rows are made, reduced and dropped; the backward pass makes them again from the saved log-sum-exp.
+"""
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["token_logprobs"]
+
+CHUNK_ELEMENTS = 2**22
+"""Logits alive at the same time (16 MB of float32)."""
+
+
+def token_logprobs(
+    hidden_N: Tensor, weight: Tensor, targets_N: Tensor, inverse_temperature_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of each target and entropy of its distribution, both [N] float32, differentiable.
+
+    With ``z = inverse_temperature * weight @ hidden``: ``logp = z[target] - logsumexp(z)`` and
+    ``H = logsumexp(z) - sum(softmax(z) z)``. hidden_N [N, C], weight [V, C]; products are in the type of the hidden
+    states, everything after them in float32.
+    """
+    return cast(tuple[Tensor, Tensor], _TokenLogprobs.apply(hidden_N, weight, targets_N, inverse_temperature_N))
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, inverse_temperature: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs, entropy, lse = (hidden.new_empty(len(hidden), dtype=wide) for _ in range(3))
+        cast_weight = weight.to(hidden.dtype)
+        for rows in _chunks(len(hidden), len(weight)):
+            z = _logits(hidden[rows], cast_weight, inverse_temperature[rows])
+            lse[rows] = z.logsumexp(-1)
+            logprobs[rows] = z.gather(1, targets[rows, None]).squeeze(1) - lse[rows]
+            p = (z - lse[rows, None]).exp_()
+            entropy[rows] = lse[rows] - p.mul_(z).sum(-1)
+        ctx.save_for_backward(hidden, weight, targets, inverse_temperature, lse, entropy)
+        ctx.set_materialize_grads(False)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor, Tensor, None, None]:
+        grad_logprobs, grad_entropy = grad_outputs
+        hidden, weight, targets, inverse_temperature, lse, entropy = ctx.saved_tensors
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight = torch.zeros_like(weight)
+        cast_weight = weight.to(hidden.dtype)
+        for rows in _chunks(len(hidden), len(weight)):
+            logp = _logits(hidden[rows], cast_weight, inverse_temperature[rows]).sub_(lse[rows, None])
+            p = logp.exp()
+            grad = torch.zeros_like(p)
+            if grad_logprobs is not None:
+                # d logp[target] / dz = onehot(target) - p
+                grad.addcmul_(p, grad_logprobs[rows, None], value=-1)
+                grad.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
+            if grad_entropy is not None:
+                # dH / dz = -p (log p + H)
+                grad.sub_(p.mul_(logp.add_(entropy[rows, None])).mul_(grad_entropy[rows, None]))
+            grad.mul_(inverse_temperature[rows, None])
+            grad = grad.to(hidden.dtype)
+            grad_hidden[rows] = grad @ cast_weight
+            grad_weight += (grad.t() @ hidden[rows]).to(weight.dtype)
+        return grad_hidden, grad_weight, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, inverse_temperature: Tensor) -> Tensor:
+    logits = F.linear(hidden, weight)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).mul_(inverse_temperature[:, None])
+
+
+def _chunks(rows: int, vocabulary: int) -> list[slice]:
+    size = max(1, CHUNK_ELEMENTS // vocabulary)
+    return [slice(i, min(i + size, rows)) for i in range(0, rows, size)]

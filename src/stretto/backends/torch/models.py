@@ -1,0 +1,143 @@
+"""Models: a trunk of the Llama family with a language-model head or a value head, from a folder or built in.
+
+Owns construction and names; a Model's tensors carry their Hugging Face names. Scoring and training are elsewhere.
+"""
+
+import copy
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from stretto.backends.torch.attention import PACKED_ATTENTION, register_packed_attention
+from stretto.backends.torch.hf_config import BUILTIN_PREFIX, load_hf_config, model_folder
+from stretto.backends.torch.packing import Pack
+from stretto.errors import DataError
+from stretto.types import Json
+
+__all__ = ["ModelSpec", "Network", "build_network"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A Model to hold: ``path`` is a folder or ``builtin:NAME``; a value head replaces the language-model head."""
+
+    path: str
+    trainable: bool = True
+    value_head: bool = False
+
+
+class Network(nn.Module):
+    """``model`` (the trunk) and either ``lm_head`` or ``value_head``: names of parameters are Hugging Face's."""
+
+    def __init__(self, causal: PreTrainedModel, *, value_head: bool) -> None:
+        super().__init__()
+        self.config: Mapping[str, Json] = {}
+        self.tied: bool = not value_head and bool(causal.config.tie_word_embeddings)
+        self.model = cast(nn.Module, causal.base_model)
+        if value_head:
+            self.value_head = nn.Linear(causal.config.hidden_size, 1, bias=False)
+            nn.init.zeros_(self.value_head.weight)
+        else:
+            self.lm_head = cast(nn.Linear, causal.get_output_embeddings())
+
+    @property
+    def has_values(self) -> bool:
+        """Whether it is a critic."""
+        return hasattr(self, "value_head")
+
+    def hidden(self, pack: Pack) -> Tensor:
+        """The states that predict the written tokens' places, after the last norm, [M, C]."""
+        run = cast(Callable[..., Any], self.model)
+        output = run(
+            input_ids=pack.input_ids_M[None],
+            position_ids=pack.position_ids_M[None],
+            use_cache=False,
+            layout=pack.layout,
+        )
+        return cast(Tensor, output.last_hidden_state)[0]
+
+    def named_weights(self) -> Mapping[str, Tensor]:
+        """Every weight by name in a fixed order, ``lm_head.weight`` even if it is the embedding's."""
+        named: dict[str, Tensor] = dict(self.named_parameters())
+        if self.tied:
+            named["lm_head.weight"] = self.lm_head.weight
+        return named
+
+
+def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Network:
+    """The Model of ``spec``, float32, in evaluation mode (no dropout). No global random state is read or changed.
+
+    Initial weights of built-in Models depend on ``seed`` alone, so all Models of one path start equal. A value head
+    starts at zero. DataError names a folder's missing config, weights or tensors.
+    """
+    register_packed_attention()
+    config = load_hf_config(spec.path)
+    causal = _from_seed(config, seed) if spec.path.startswith(BUILTIN_PREFIX) else _from_folder(spec.path)
+    if getattr(causal.get_output_embeddings(), "bias", None) is not None:
+        raise DataError(f"the model in {spec.path!r} has a bias in its head, which is not supported. Choose another.")
+    with torch.device("cpu"):
+        network = Network(causal, value_head=spec.value_head)
+    network.config = copy.deepcopy(dict(config))
+    network.requires_grad_(spec.trainable)
+    return network.eval().to(device)
+
+
+def _from_folder(path: str) -> PreTrainedModel:
+    folder = model_folder(path)
+    if not list(folder.glob("*.safetensors")):
+        raise DataError(
+            f"the model folder {path!r} has no *.safetensors file: its weights are missing. Download them, or "
+            "convert them to safetensors; other formats are not read."
+        )
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            str(folder),
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            attn_implementation=PACKED_ATTENTION,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
+        raise DataError(f"the model in {path!r} cannot be loaded: {error}") from error
+    model, info = cast(tuple[PreTrainedModel, Mapping[str, Collection[object]]], loaded)
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        names = sorted(map(str, info[what]))
+        if names:
+            raise DataError(
+                f"the weights in {path!r} do not fit its config.json: {what.replace('_keys', '')} {_some(names)}. "
+                "Use a folder whose config and weights belong together."
+            )
+    return model
+
+
+def _from_seed(config: Mapping[str, Json], seed: int) -> PreTrainedModel:
+    """Weights from a generator of its own: normal(0, initializer_range), norms 1, the padding embedding 0."""
+    settings = {k: v for k, v in config.items() if k != "model_type"}
+    hf_config = AutoConfig.for_model(str(config["model_type"]), **settings)
+    # Built without storage, so that no initialisation of torch's or transformers' draws from the global generator.
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(hf_config, attn_implementation=PACKED_ATTENTION, dtype=torch.float32)
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    rotary = model.base_model.rotary_emb
+    model.base_model.rotary_emb = type(rotary)(config=hf_config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, parameter in model.named_parameters():
+            if parameter.dim() < 2:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, hf_config.initializer_range, generator=generator)
+        if hf_config.pad_token_id is not None:
+            model.get_input_embeddings().weight[hf_config.pad_token_id].zero_()
+    return model
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,208 @@
+"""Micro-batches: several trajectories as one row of tokens, each needed token once. Owns what is computed and where it
+sits; knows nothing of Models.
+
+Three things are left out of the forward pass because nothing depends on them: tokens after the last written one, that
+last one itself (it predicts nothing), and repeated prompts: trajectories of a micro-batch whose prompts are equal share
+one copy. Inside attention every trajectory is spelled out again (``AttentionLayout``), so sharing is exact.
+
+Shapes: M tokens of the packed row, N written tokens of the micro-batch, P places of the padded attention blocks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stretto.errors import DataError
+from stretto.types import Batch
+
+__all__ = ["AttentionLayout", "GatherIndex", "Pack", "microbatches"]
+
+Places = NDArray[np.int64]
+
+SHORT = 32
+"""Trajectories up to this length share one attention block: padding costs less than another call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GatherIndex:
+    """Rows ``index`` [K] of a matrix [M, ...], and its transpose: row m was taken to places
+    ``bag[bag_starts[m]:bag_starts[m + 1]]``, the last one up to the end of ``bag``."""
+
+    index: Tensor
+    bag: Tensor
+    bag_starts: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionLayout:
+    """Where packed tokens sit in right-padded blocks, one sequence a row: ``pad`` fills the P places of all blocks,
+    block i has ``blocks[i]`` = (rows, width), and packed token m is found at place ``unpad[m]``."""
+
+    pad: GatherIndex
+    unpad: Tensor
+    blocks: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pack:
+    """One micro-batch. ``source`` gathers the hidden state that predicts each written token; ``targets_N`` are those
+    tokens, ``flat_N`` their places in the batch's per-token Columns, ``inverse_temperature_N`` what scales logits."""
+
+    input_ids_M: Tensor
+    position_ids_M: Tensor
+    layout: AttentionLayout
+    source: GatherIndex
+    targets_N: Tensor
+    flat_N: Tensor
+    inverse_temperature_N: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Facts of all B trajectories: their place, first and last written token, and the identity of their prompts."""
+
+    tokens: NDArray[np.int32]
+    written: Places
+    written_row: Places
+    starts_B: Places
+    firsts_B: Places
+    lasts_B: Places
+    prompts_B: Places
+    inverse_temperature_B: NDArray[np.float32]
+
+
+def microbatches(batch: Batch, budget: int, device: torch.device) -> Iterator[Pack]:
+    """Cut ``batch`` in key order into packs of at most ``budget`` computed tokens; a longer trajectory goes alone.
+
+    Trajectories without a written token are left out. One that begins with a written token is a DataError.
+    """
+    rows = _facts(batch)
+    chosen: list[int] = []
+    prompts: set[int] = set()
+    used = 0
+    for row in np.flatnonzero(rows.lasts_B >= 0).tolist():
+        own, prompt = int(rows.lasts_B[row] - rows.firsts_B[row]), int(rows.prompts_B[row])
+        cost = own + (0 if prompt in prompts else int(rows.firsts_B[row]))
+        if chosen and used + cost > budget:
+            yield _pack(rows, np.asarray(chosen), device)
+            chosen, prompts, used = [], set(), 0
+            cost = int(rows.lasts_B[row])
+        chosen.append(row)
+        prompts.add(prompt)
+        used += cost
+    if chosen:
+        yield _pack(rows, np.asarray(chosen), device)
+
+
+def _facts(batch: Batch) -> _Rows:
+    trajectories = batch.trajectories
+    starts = batch.offsets[:-1]
+    written = np.flatnonzero(batch.mask)
+    row = np.repeat(np.arange(len(trajectories)), np.diff(batch.offsets))[written]
+    firsts, lasts = np.full(len(trajectories), -1), np.full(len(trajectories), -1)
+    place = written - starts[row]
+    lasts[row] = place
+    firsts[row[::-1]] = place[::-1]
+    known: dict[bytes, int] = {}
+    prompts = np.zeros(len(trajectories), np.int64)
+    for b, t in enumerate(trajectories):
+        if firsts[b] == 0:
+            raise DataError(
+                f"trajectory {t.key} begins with a token that the policy wrote, and a token with nothing before it "
+                "has no log-prob. Begin prompts with a BOS token."
+            )
+        prompts[b] = known.setdefault(t.token_ids_T[: max(firsts[b], 0)].tobytes(), len(known))
+    return _Rows(
+        tokens=np.concatenate([t.token_ids_T for t in trajectories]) if trajectories else np.zeros(0, np.int32),
+        written=written,
+        written_row=row,
+        starts_B=starts,
+        firsts_B=firsts,
+        lasts_B=lasts,
+        prompts_B=prompts,
+        # A greedy trajectory (temperature 0) has log-probs at temperature 1.
+        inverse_temperature_B=np.asarray([1.0 / (t.temperature or 1.0) for t in trajectories], np.float32),
+    )
+
+
+def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
+    firsts, lasts, starts = rows.firsts_B[chosen], rows.lasts_B[chosen], rows.starts_B[chosen]
+    _, owner, prompt = np.unique(rows.prompts_B[chosen], return_index=True, return_inverse=True)
+    owns = np.zeros(len(chosen), bool)
+    owns[owner] = True
+    begin = np.where(owns, 0, firsts)
+    lengths = lasts - begin
+    ends = np.cumsum(lengths)
+    # The packed place of token t of a row is prompt_base + t inside the prompt and own_base + t after it.
+    own_base = ends - lengths - begin
+    prompt_base = own_base[owner][prompt]
+    row_M = np.repeat(np.arange(len(chosen)), lengths)
+    position_M = np.arange(int(ends[-1])) - own_base[row_M]
+
+    def place(row: Places, t: Places) -> Places:
+        return np.where(t < firsts[row], prompt_base[row], own_base[row]) + t
+
+    in_pack = np.full(len(rows.starts_B), -1)
+    in_pack[chosen] = np.arange(len(chosen))
+    kept = in_pack[rows.written_row] >= 0
+    flat_N, row_N = rows.written[kept], in_pack[rows.written_row[kept]]
+    source_N = place(row_N, flat_N - starts[row_N] - 1)
+    # A row that adds no token of its own is attended to nowhere.
+    attending = np.flatnonzero(lengths > 0)
+
+    def send(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    tokens = rows.tokens.astype(np.int64)
+    pad, blocks, first_place = [], [], np.zeros(len(chosen), np.int64)
+    total = 0
+    for block in _blocks(attending, lasts):
+        width = int(lasts[block].max())
+        t = np.broadcast_to(np.arange(width), (len(block), width))
+        inside = t < lasts[block][:, None]
+        pad.append(np.where(inside, place(np.broadcast_to(block[:, None], t.shape), t), -1).ravel())
+        first_place[block] = total + np.arange(len(block)) * width
+        blocks.append((len(block), width))
+        total += len(block) * width
+    return Pack(
+        input_ids_M=send(tokens[starts[row_M] + position_M]),
+        position_ids_M=send(position_M),
+        layout=AttentionLayout(
+            pad=_gather_index(np.concatenate(pad), len(row_M), device),
+            unpad=send(first_place[row_M] + position_M),
+            blocks=tuple(blocks),
+        ),
+        source=_gather_index(source_N, len(row_M), device),
+        targets_N=send(tokens[flat_N]),
+        flat_N=send(flat_N),
+        inverse_temperature_N=send(rows.inverse_temperature_B[chosen][row_N]),
+    )
+
+
+def _blocks(rows: Places, lengths: Places) -> Sequence[Places]:
+    """Rows by length, longest first, cut where a row is shorter than half of its block (unless all are short)."""
+    order = rows[np.argsort(-lengths[rows], kind="stable")]
+    blocks: list[Places] = []
+    start = 0
+    for i in range(1, len(order) + 1):
+        longest = lengths[order[start]]
+        if i == len(order) or (longest > SHORT and 2 * lengths[order[i]] < longest):
+            blocks.append(order[start:i])
+            start = i
+    return blocks
+
+
+def _gather_index(index: Places, size: int, device: torch.device) -> GatherIndex:
+    """``index`` into ``size`` rows; -1 is padding, which reads row 0 and gives nothing back."""
+    bag = np.argsort(index, kind="stable")
+    bag = bag[int((index < 0).sum()) :]
+    starts = np.searchsorted(index[bag], np.arange(size))
+    return GatherIndex(
+        index=torch.from_numpy(np.maximum(index, 0)).to(device),
+        bag=torch.from_numpy(bag).to(device),
+        bag_starts=torch.from_numpy(starts).to(device),
+    )

@@ -1,0 +1,117 @@
+"""Weights and optimizer state on disk and as a hash: safetensors for tensors, JSON for scalars, equal to the bit.
+
+One file per Model and kind (``policy.safetensors``, ``policy.optimizer.safetensors``), so that a store can link the
+files of frozen Models that did not change. No metadata: safetensors writes several keys in a varying order.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+import xxhash
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stretto.backends.torch.models import Network
+from stretto.errors import StoreError
+
+__all__ = ["export_folder", "hash_tensors", "load_model", "load_optimizer", "save_model", "save_optimizer"]
+
+
+def hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """The 128-bit xxh3 (hex) of names, types, shapes and bytes in name order."""
+    digest = xxhash.xxh3_128()
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def save_model(network: Network, file: Path) -> None:
+    """Write the weights of ``network``, tied ones once. StoreError with the cause."""
+    _write({name: p.detach() for name, p in network.named_parameters()}, file)
+
+
+def load_model(network: Network, file: Path) -> None:
+    """Set the weights of ``network`` to those of ``file``. StoreError if they are not its own."""
+    stored = _read(file)
+    own = dict(network.named_parameters())
+    if stored.keys() != own.keys() or any(stored[name].shape != p.shape for name, p in own.items()):
+        differing = sorted(stored.keys() ^ own.keys()) or [n for n, p in own.items() if stored[n].shape != p.shape]
+        raise StoreError(
+            f"{str(file)!r} holds the weights of another Model: {differing[0]!r} differs. "
+            "Resume with the model of the run's recipe."
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(stored[name])
+
+
+def save_optimizer(network: nn.Module, optimizer: Optimizer, file: Path) -> None:
+    """Write AdamW's moments to ``file`` and each parameter's count of steps to a ``.json`` beside it."""
+    moments: dict[str, Tensor] = {}
+    steps: dict[str, int] = {}
+    for name, parameter in network.named_parameters():
+        state = optimizer.state.get(parameter)
+        if state:
+            moments[f"exp_avg.{name}"] = state["exp_avg"]
+            moments[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
+            steps[name] = int(state["step"].item())
+    _write(moments, file)
+    try:
+        file.with_suffix(".json").write_text(json.dumps({"steps": steps}, indent=0) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{str(file.with_suffix('.json'))!r} cannot be written: {error}.") from error
+
+
+def load_optimizer(network: nn.Module, optimizer: Optimizer, file: Path) -> None:
+    """Set AdamW's state to what ``save_optimizer`` wrote. StoreError if a part is missing."""
+    moments = _read(file)
+    scalars = file.with_suffix(".json")
+    try:
+        steps = cast(Mapping[str, int], json.loads(scalars.read_text(encoding="utf-8"))["steps"])
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(f"{str(scalars)!r} cannot be read: {error}. Take an older checkpoint.") from error
+    own = dict(network.named_parameters())
+    needed = {f"{kind}.{name}" for name in steps for kind in ("exp_avg", "exp_avg_sq")}
+    if needed != moments.keys() or not steps.keys() <= own.keys():
+        raise StoreError(f"{str(file)!r} is not the optimizer state of this Model. Take an older checkpoint.")
+    optimizer.state.clear()
+    for name, count in steps.items():
+        parameter = own[name]
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(count), dtype=torch.float32, device=parameter.device),
+            "exp_avg": moments[f"exp_avg.{name}"].to(parameter.device),
+            "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(parameter.device),
+        }
+
+
+def export_folder(network: Network, folder: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors`` as transformers reads them. StoreError with the cause."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {**network.config, "dtype": "float32"}
+        config.pop("torch_dtype", None)
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"the export folder {str(folder)!r} cannot be written: {error}.") from error
+    weights = {name: p.detach() for name, p in network.named_parameters()}
+    _write(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def _write(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:
+    try:
+        save_file({name: t.cpu().contiguous() for name, t in tensors.items()}, file, metadata)
+    except (OSError, SafetensorError) as error:
+        raise StoreError(f"{str(file)!r} cannot be written: {error}. Free space or choose another folder.") from error
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise StoreError(f"{str(file)!r} cannot be read: {error}. Take an older checkpoint.") from error
