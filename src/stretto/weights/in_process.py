@@ -1,0 +1,74 @@
+"""Weights from the trainer to engines of the same process: every tensor is handed over, and each engine copies it.
+
+Owns the window and the handshake. That an engine computes what the trainer computes is not shown here: fused or cast
+copies have other bytes, so log-probs are compared elsewhere.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from typing import cast
+
+import torch
+import xxhash
+
+from stretto.errors import EngineError
+from stretto.roles import NamedTensor, RolloutEngine
+from stretto.types import Metric, Metrics
+
+__all__ = ["InProcessSync"]
+
+
+class InProcessSync:
+    """Implements ``stretto.roles.WeightSync``."""
+
+    def __init__(self) -> None:
+        self._checksum = ""
+
+    @property
+    def checksum(self) -> str:
+        """The 64-bit xxh3 (hex) of the names and bytes last sent; empty before the first publication."""
+        return self._checksum
+
+    async def publish(self, version: int, tensors: Iterable[NamedTensor], engines: Sequence[RolloutEngine]) -> Metrics:
+        """One window over all ``engines``: drain, write every tensor to each, leave, check that each says ``version``.
+
+        Gives ``time/publish_s`` and ``publish/bytes``. Raises EngineError, with the cause, if a tensor is refused or an
+        engine stands elsewhere afterwards.
+        """
+        start = time.perf_counter()
+        digest = xxhash.xxh3_64()
+        num_bytes = 0
+        try:
+            async with AsyncExitStack() as windows:
+                sinks = [
+                    await windows.enter_async_context(engine.update_weights(version, in_flight="drain"))
+                    for engine in engines
+                ]
+                for tensor in tensors:
+                    data = cast(torch.Tensor, tensor.data)
+                    raw = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                    digest.update(tensor.name.encode())
+                    digest.update(raw.numpy().data)
+                    num_bytes += raw.numel()
+                    for sink in sinks:
+                        sink.write(tensor)
+        except (EngineError, RuntimeError, OSError) as error:
+            raise EngineError(f"publishing version {version} of the weights failed: {error}") from error
+        await _check_held(version, engines)
+        self._checksum = digest.hexdigest()
+        return {
+            "time/publish_s": Metric("mean", time.perf_counter() - start),
+            "publish/bytes": Metric("mean", num_bytes),
+        }
+
+
+async def _check_held(version: int, engines: Sequence[RolloutEngine]) -> None:
+    for place, engine in enumerate(engines):
+        status = await engine.status()
+        if status.version != version or not status.healthy:
+            state = "healthy" if status.healthy else "unhealthy"
+            raise EngineError(
+                f"engine {place} holds version {status.version} ({state}) after version {version} was published. "
+                "Its weights cannot be trusted: restart the engine."
+            )
