@@ -19,7 +19,21 @@ from typing import Any
 from stretto.errors import PoolError
 from stretto.types import Group
 
-__all__ = ["Pool", "PoolConfig"]
+__all__ = ["Drawn", "Pool", "PoolConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drawn:
+    """What one draw gave: the Group of every per-group node that the boundary reads, by node id (mostly one)."""
+
+    draw: int
+    groups: Mapping[str, Group]
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest weights that wrote a token of it; None if no policy did."""
+        versions = (s.version for g in self.groups.values() for t in g.trajectories for s in t.versions)
+        return min(versions, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +56,7 @@ class _Wave:
     version: int
     want: int
     draws: list[int] = field(default_factory=list[int])
-    finished: dict[int, Group] = field(default_factory=dict[int, Group])
+    finished: dict[int, Drawn] = field(default_factory=dict[int, Drawn])
     dropped: dict[int, str] = field(default_factory=dict[int, str])
     refills: int = 0
 
@@ -83,6 +97,13 @@ class Pool:
         """Dropped draws of the waves that are not yet taken, with the reasons."""
         return {d: why for w in self._waves.values() for d, why in w.dropped.items()}
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to train on: no group waits or runs, and nothing more will be admitted."""
+        waiting = any(w.finished or w.running for w in self._waves.values())
+        spent = self._config.steps is not None and self._next_step >= self._config.steps
+        return not waiting and (spent or self._left(1) == 0)
+
     def admit(self, version: int) -> None:
         """Start every wave that weights ``version`` may sample."""
         last = version + self._config.max_staleness
@@ -97,19 +118,20 @@ class Pool:
             self._next_step += 1
             self._draw(wave, want)
 
-    async def take(self) -> tuple[Group, ...] | None:
+    async def take(self) -> tuple[Drawn, ...] | None:
         """The groups of the next step in draw order, once all are there; None when nothing is left to train on."""
         while self._waves:
             wave = await self._complete(min(self._waves))
             del self._waves[wave.step]
-            groups = tuple(wave.finished[d] for d in sorted(wave.finished))
+            taken = tuple(wave.finished[d] for d in sorted(wave.finished))
             for draw in wave.draws:
                 del self._wave_of[draw]
-            if not groups:  # the data ended in draws that were all dropped
+            if not taken:  # the data ended in draws that were all dropped
                 continue
-            oldest = min((s.version for g in groups for t in g.trajectories for s in t.versions), default=wave.version)
-            assert wave.step - oldest <= self._config.max_staleness, (wave.step, oldest)
-            return groups
+            for drawn in taken:
+                oldest = drawn.oldest_version
+                assert oldest is None or wave.step - oldest <= self._config.max_staleness, (wave.step, drawn)
+            return taken
         return None
 
     async def drained(self) -> None:
@@ -117,11 +139,11 @@ class Pool:
         for step in sorted(self._waves):
             await self._complete(step)
 
-    def finish(self, group: Group) -> None:
-        """A draw's group is ready."""
-        wave = self._wave_of[group.draw]
-        assert group.draw not in wave.finished and group.draw not in wave.dropped, group.draw
-        wave.finished[group.draw] = group
+    def finish(self, drawn: Drawn) -> None:
+        """A draw is ready."""
+        wave = self._wave_of[drawn.draw]
+        assert drawn.draw not in wave.finished and drawn.draw not in wave.dropped, drawn.draw
+        wave.finished[drawn.draw] = drawn
         self._changed.set()
 
     def drop(self, draw: int, why: str) -> None:
@@ -154,21 +176,21 @@ class Pool:
         ]
         return {"next_draw": self._next_draw, "next_step": self._next_step, "waves": waves}
 
-    def finished(self) -> tuple[Group, ...]:
-        """Finished groups that no step has taken yet, in draw order."""
-        groups = {d: g for w in self._waves.values() for d, g in w.finished.items()}
-        return tuple(groups[d] for d in sorted(groups))
+    def finished(self) -> tuple[Drawn, ...]:
+        """What no step has taken yet, in draw order."""
+        waiting = {d: drawn for w in self._waves.values() for d, drawn in w.finished.items()}
+        return tuple(waiting[d] for d in sorted(waiting))
 
-    def restore(self, state: Mapping[str, Any], finished: Sequence[Group]) -> None:
+    def restore(self, state: Mapping[str, Any], finished: Sequence[Drawn]) -> None:
         """Set the state of a fresh pool and start again what was running; nothing drawn is lost or drawn twice."""
         assert not self._waves and self._next_draw == 0, "restore needs a fresh pool"
         self._next_draw, self._next_step = state["next_draw"], state["next_step"]
-        groups = {g.draw: g for g in finished}
+        ready = {drawn.draw: drawn for drawn in finished}
         for w in state["waves"]:
             wave = _Wave(step=w["step"], version=w["version"], want=w["want"], refills=w["refills"])
             wave.draws = list(w["draws"])
             wave.dropped = {int(d): why for d, why in w["dropped"].items()}
-            wave.finished = {d: groups[d] for d in wave.draws if d in groups}
+            wave.finished = {d: ready[d] for d in wave.draws if d in ready}
             self._waves[wave.step] = wave
             for draw in wave.draws:
                 self._wave_of[draw] = wave
@@ -191,7 +213,7 @@ class Pool:
             await self._changed.wait()
 
     def _refill(self, wave: _Wave) -> None:
-        """Draw as many as are missing, up to the cap; at the end of the data the wave gets smaller."""
+        """Draw as many as are missing, up to the cap. At the end of the data later waves give, or the wave shrinks."""
         if wave.missing <= 0:
             return
         if wave.refills >= self._config.max_refills * (1 if self._config.deterministic else wave.want):
@@ -201,10 +223,26 @@ class Pool:
                 f"and schedule.max_refills={self._config.max_refills} is spent. Reasons: {'; '.join(reasons[:5])}. "
                 "Mend the cause, or raise schedule.max_refills."
             )
-        missing = self._left(wave.missing)
-        wave.want -= wave.missing - missing
+        fresh = self._left(wave.missing)
+        short = wave.missing - fresh
         wave.refills += 1
-        self._draw(wave, missing)
+        wave.want -= short - self._borrow(wave, short)
+        self._draw(wave, fresh)
+
+    def _borrow(self, wave: _Wave, count: int) -> int:
+        """Move up to ``count`` draws from later waves to this one, so that only the last step is smaller."""
+        moved = 0
+        for step in sorted(s for s in self._waves if s > wave.step):
+            later = self._waves[step]
+            for draw in [d for d in later.draws if d not in later.dropped][: count - moved]:
+                later.draws.remove(draw)
+                later.want -= 1
+                wave.draws.append(draw)
+                self._wave_of[draw] = wave
+                if draw in later.finished:
+                    wave.finished[draw] = later.finished.pop(draw)
+                moved += 1
+        return moved
 
     def _left(self, want: int) -> int:
         """``want``, or less if the data ends before."""

@@ -1,0 +1,71 @@
+"""Runs a coroutine on an event loop in a thread of its own, while the calling thread takes the signals.
+
+So a run works from a script, from stdin and from a notebook (whose own loop is busy), and a first SIGINT or SIGTERM
+asks it to stop; a second leaves at once.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+__all__ = ["host"]
+
+T = TypeVar("T")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def host(main: Callable[[asyncio.Event], Awaitable[T]]) -> T:
+    """The result of ``main(stop)``; ``stop`` is set by the first signal. What it raises is raised here."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    def target() -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            outcome.append(loop.run_until_complete(main(stop)))
+        except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
+            failure.append(error)
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    thread = threading.Thread(target=target, name="stretto-driver", daemon=True)
+    with _signals(lambda: loop.call_soon_threadsafe(stop.set)):
+        thread.start()
+        while thread.is_alive():  # a bare join would keep Python from running the signal handlers
+            thread.join(timeout=0.5)
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+@contextmanager
+def _signals(ask_to_stop: Callable[[], object]) -> Iterator[None]:
+    """First signal: ask to stop, and say so. Second: leave at once; children end when their pipe closes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers; whoever called us from elsewhere keeps theirs
+        return
+    asked: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            os._exit(130)
+        print("\nStopping: finishing what has begun, then saving. Once more to leave at once.", file=sys.stderr)
+        ask_to_stop()
+
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

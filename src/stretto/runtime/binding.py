@@ -1,0 +1,134 @@
+"""Binds the roles that nodes ask for to what serves them: engines, judge, tokenizer, training backend.
+
+A per-group node gets handles that know its draw; a per-step node gets handles that know the step's learning rate.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stretto.data.seeds import Namespace, sample_seed
+from stretto.graph import NodeSpec
+from stretto.roles import Completion, Judge, Request, RolloutEngine, Sampling, TrainBackend, Want
+from stretto.types import Batch, Column, Ints, LossRef, UpdateReport, merge_metrics
+
+__all__ = ["GroupBinding", "StepBinding", "TextTokenizer"]
+
+
+class TextTokenizer(Protocol):
+    """What the runtime needs of a tokenizer."""
+
+    @property
+    def eos_id(self) -> int: ...
+
+    def encode(self, text: str) -> Ints: ...
+
+    def decode(self, ids: Ints) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBinding:
+    """What the per-group nodes of one phase (or of an evaluation) are served by."""
+
+    engine: RolloutEngine
+    judge: Judge
+    tokenizer: TextTokenizer
+    sampling: Sampling
+    deadline_s: float
+    seed: int
+    namespace: Namespace
+
+    def bind(self, spec: NodeSpec, draw: int) -> dict[str, object]:
+        """A handle per role parameter of the node."""
+        return {name: self.handle(role.kind, role.model or "policy", draw) for name, role in spec.roles.items()}
+
+    def handle(self, kind: str, model: str, draw: int) -> object:
+        """The handle of one role for one draw."""
+        if kind == "generate":
+            return _Generate(self, model, draw)
+        if kind == "tokenize":
+            return _Tokenize(self.tokenizer, draw)
+        assert kind == "judge", kind
+        return self.judge
+
+
+@dataclass(frozen=True, slots=True)
+class _Generate:
+    binding: GroupBinding
+    model: str
+    draw: int
+
+    @property
+    def temperature(self) -> float:
+        # Greedy log-probs are those of temperature 1.
+        return self.binding.sampling.temperature or 1.0
+
+    def complete(self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0) -> AsyncIterator[Completion]:
+        b = self.binding
+        request = Request(
+            id=f"{b.namespace}/{self.draw}/{samples[0] if samples else 0}/{turn}",
+            token_ids=token_ids,
+            seeds=tuple(sample_seed(b.seed, b.namespace, self.draw, sample, turn) for sample in samples),
+            sampling=b.sampling,
+            deadline_s=b.deadline_s,
+        )
+        return b.engine.generate(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokenize:
+    tokenizer: TextTokenizer
+    draw: int
+
+    @property
+    def eos_id(self) -> int:
+        return self.tokenizer.eos_id
+
+    def encode(self, text: str) -> Ints:
+        return self.tokenizer.encode(text)
+
+    def decode(self, token_ids: Ints) -> str:
+        return self.tokenizer.decode(token_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBinding:
+    """What the per-step nodes of one step are served by. ``lr`` gives a Model's learning rate at this step."""
+
+    backend: TrainBackend
+    lr: Callable[[str], float]
+
+    def bind(self, spec: NodeSpec) -> dict[str, object]:
+        """A handle per role parameter of the node."""
+        handles: dict[str, object] = {}
+        for name, role in spec.roles.items():
+            model = role.model or "policy"
+            if role.kind == "train":
+                handles[name] = _Train(self.backend, model, self.lr(model))
+            else:
+                assert role.kind == "score", role.kind
+                handles[name] = _Score(self.backend, model)
+        return handles
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    backend: TrainBackend
+    model: str
+
+    def score(self, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
+        return self.backend.score(self.model, batch, want)
+
+
+@dataclass(frozen=True, slots=True)
+class _Train:
+    backend: TrainBackend
+    model: str
+    lr: float
+
+    def learn(self, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> UpdateReport:
+        metrics = self.backend.accumulate(self.model, batch, columns, loss)
+        report = self.backend.update(self.model, self.lr)
+        return UpdateReport(
+            model=self.model, metrics=merge_metrics((metrics, report.metrics)), skipped=report.skipped
+        )

@@ -1,0 +1,164 @@
+"""Opens the parts of a run, in the order of a start-up, each owned by the disposer at the line that opens it.
+
+The only file that names the classes behind the Protocols.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.config.recipe import Recipe
+from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
+from stretto.data.order import split
+from stretto.data.sources import load_prompts
+from stretto.data.tokens import Tokenizer, load_tokenizer
+from stretto.environments import Reward, RewardJudge, resolve_reward
+from stretto.errors import DataError
+from stretto.graph import Graph, Workflow, models_of
+from stretto.roles import RolloutEngine, Sampling, TrainBackend
+from stretto.runtime.disposer import Disposer
+from stretto.runtime.graphs import main_graph, warmup_graph
+from stretto.runtime.parts import Parts
+from stretto.runtime.phases import Phase, main_phase, warmup_phase
+from stretto.runtime.worker import Worker
+from stretto.testing import FakeBackend, FakeEngine
+from stretto.types import Prompt
+from stretto.weights.in_process import InProcessSync
+
+__all__ = ["Given", "Job", "open_parts", "prepare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Given:
+    """Python objects passed to ``stretto.train`` in place of names in the recipe."""
+
+    workflow: Workflow | None = None
+    prompts: object | None = None
+    reward: Reward | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """A recipe with everything resolved that needs no device: what will run, on what. Made before a run is created."""
+
+    recipe: Recipe
+    phases: tuple[Phase, ...]
+    tokenizer: Tokenizer
+    train: Sequence[Prompt]
+    held_out: Sequence[Prompt]
+    reward: Reward
+    greedy: Sampling
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graph of every phase."""
+        return tuple(phase.graph for phase in self.phases)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt with the longest completion."""
+        return max(len(p.token_ids) for p in (*self.train, *self.held_out)) + self.recipe.sampling.max_tokens
+
+
+def prepare(recipe: Recipe, given: Given) -> Job:
+    """Resolve the recipe: graphs, tokenizer, prompts, reward. Raises UserError for whatever cannot work."""
+    graphs = [main_graph(recipe, given.workflow)]
+    if recipe.warmup is not None:
+        graphs.insert(0, warmup_graph(recipe.warmup))
+    reward = given.reward or resolve_reward(recipe.reward.use)
+    tokenizer = load_tokenizer(recipe.model.path)
+    prompts = load_prompts(recipe.prompts, tokenizer, given.prompts)
+    train, held_out = split(prompts, recipe.prompts.held_out, recipe.seed)
+    s = recipe.sampling
+    sampling = Sampling(
+        temperature=s.temperature,
+        top_k=s.top_k,
+        top_p=s.top_p,
+        max_tokens=s.max_tokens,
+        stop_ids=tokenizer.stop_ids,
+    )
+    phases = [main_phase(recipe, graphs[-1], train, sampling)]
+    if recipe.warmup is not None:
+        phases.insert(0, warmup_phase(recipe, recipe.warmup, graphs[0], train, sampling))
+    return Job(
+        recipe=recipe,
+        phases=tuple(phases),
+        tokenizer=tokenizer,
+        train=train,
+        held_out=held_out,
+        reward=reward,
+        greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids),
+    )
+
+
+async def open_parts(job: Job, disposer: Disposer) -> Parts:
+    """Start-up up to the Models: reward processes, worker, backend, engine. The first publication is the driver's."""
+    recipe = job.recipe
+    judge = RewardJudge(recipe.reward, job.reward)
+    disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
+    await judge.start()
+    worker = Worker()
+    disposer.own("the learner", worker, worker.close, deadline_s=60.0)
+    worker.backend = await worker.call(_open_backend, job)
+    engine = _open_engine(job)
+    disposer.own("the engine", engine, engine.close)
+    return Parts(
+        engine=engine,
+        worker=worker,
+        sync=InProcessSync(),
+        judge=judge,
+        tokenizer=job.tokenizer,
+        held_out=job.held_out,
+        greedy=job.greedy,
+        seed=recipe.seed,
+        deadline_s=recipe.sampling.deadline_s,
+        precision=getattr(recipe.engine, "dtype", "float32"),
+    )
+
+
+def needed_models(graphs: Sequence[Graph]) -> Mapping[str, frozenset[str]]:
+    """Every Model of these graphs with all its roles; the policy is always there."""
+    needed: dict[str, frozenset[str]] = {"policy": frozenset({"generate"})}
+    for graph in graphs:
+        for model, roles in models_of(graph).items():
+            needed[model] = needed.get(model, frozenset()) | roles
+    return needed
+
+
+def _open_backend(job: Job) -> TrainBackend:
+    """Runs on the learner's thread, which gets its number of threads here."""
+    recipe, models = job.recipe, needed_models(job.graphs)
+    if isinstance(recipe.backend, FakeBackendConfig):
+        return FakeBackend(sorted(models))
+    # torch takes seconds to import: only a run that trains with it pays.
+    from stretto.backends.torch import ModelSpec, TorchBackend, set_threads
+
+    set_threads(recipe.backend.threads)
+    specs = {
+        model: ModelSpec(path=recipe.model.path, trainable="train" in roles, value_head=model == "critic")
+        for model, roles in sorted(models.items())
+    }
+    return TorchBackend(specs, recipe.backend, recipe.seed)
+
+
+def _open_engine(job: Job) -> RolloutEngine:
+    recipe = job.recipe
+    if isinstance(recipe.engine, FakeEngineConfig):
+        return FakeEngine()
+    from stretto.backends.torch import load_hf_config
+    from stretto.engines.native import NativeEngine
+
+    e = recipe.engine
+    hf_config = load_hf_config(recipe.model.path)
+    if e.max_len and e.max_len < job.longest:
+        raise DataError(
+            f"engine.max_len={e.max_len} is shorter than the longest prompt with sampling.max_tokens="
+            f"{recipe.sampling.max_tokens}: {job.longest} tokens. Raise engine.max_len, or leave it 0."
+        )
+    return NativeEngine(
+        hf_config,
+        slots=e.slots,
+        max_len=e.max_len or job.longest,
+        dtype=e.dtype,
+        device=e.device,
+        threads=e.threads,
+    )

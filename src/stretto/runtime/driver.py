@@ -1,0 +1,194 @@
+"""The driver: one loop for every workflow and schedule. It moves groups and numbers; weights go from learner to engine.
+
+    admit ──▶ [ per-group nodes, one task a draw ] ──▶ pool ──▶ take ──▶ [ per-step program ] ──▶ window ──▶ admit
+                 engine, rewards                                            learner
+
+A *window* follows every step: what runs ahead drains, the new weights are published as version ``step``, evaluation and
+checkpoint are taken if due. Nothing is sampled while weights change, and what is on disk is always the state of a
+window, so a run that resumes from it gives the same bits.
+
+``take`` waits for the groups of the next step: the last of them wakes it, or a failure, or a request to stop. The
+window waits for draws that run ahead (staleness 1). Nothing else waits.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stretto.errors import Interrupted, StoreError, TrainError
+from stretto.runtime.checkpoint import Position, write_state
+from stretto.runtime.evaluation import evaluate
+from stretto.runtime.parts import Parts
+from stretto.runtime.phases import Phase, is_due
+from stretto.runtime.pool import Drawn, Pool
+from stretto.runtime.probe import probe_weights
+from stretto.runtime.recording import Clock, Recorder
+from stretto.runtime.runner import Runner
+from stretto.store import Header
+from stretto.types import Group
+
+__all__ = ["Driver"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """Where the phase that runs stands. ``in_window``: weights and pool are those after ``step`` steps."""
+
+    phase: Phase
+    runner: Runner
+    pool: Pool
+    step: int
+    saved_at: int | None
+    evaluated_at: int | None
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    skipped_in_row: int = 0
+    in_window: bool = True
+    done: bool = False
+
+
+class Driver:
+    """Runs the phases of a run from a position to the end. What it uses is opened and closed elsewhere."""
+
+    def __init__(
+        self, phases: tuple[Phase, ...], parts: Parts, recorder: Recorder, stop: asyncio.Event, *, max_skipped: int
+    ) -> None:
+        self._phases, self._parts, self._record, self._stop = phases, parts, recorder, stop
+        self._max_skipped = max_skipped
+        self._clock = Clock()
+        self._probed = False
+
+    async def run(self, at: Position) -> None:
+        """Run what is left after ``at``. Raises Interrupted once a stop was asked for and the state is saved."""
+        for index in range(at.phase_index, len(self._phases)):
+            progress = self._open(self._phases[index], at if index == at.phase_index else Position())
+            try:
+                await self._loop(progress, at if index == at.phase_index else Position())
+            except BaseException as failure:
+                await progress.runner.close()
+                if progress.in_window and progress.saved_at != progress.step and not isinstance(failure, StoreError):
+                    await self._save(progress)
+                raise
+
+    async def _loop(self, p: _Progress, at: Position) -> None:
+        """The loop of a phase."""
+        self._record.enter(p.phase, p.step)
+        if p.step == 0:
+            await self._parts.worker.call(p.phase.begin, self._parts.backend)
+        await self._publish(p)
+        if p.step == 0 and p.evaluated_at is None and p.phase.evaluate.at_start:
+            await self._evaluate(p)
+        if at.pool is not None:
+            p.pool.restore(at.pool, at.finished)
+        p.pool.admit(p.step)
+        while not p.done and (drawn := await self._take(p)) is not None:
+            p.in_window = False
+            with self._clock("time/train_s"):
+                result = await self._parts.worker.step(p.phase.graph, _edges(drawn), lambda m: p.phase.lr(m, p.step))
+            with self._clock("time/drain_s"):
+                await p.pool.drained()
+            p.step += 1
+            await self._publish(p)
+            p.in_window = True
+            self._record.step(p.step - 1, result, drawn, self._clock.lap())
+            self._count_skipped(p, result.report.skipped)
+            await self._window(p, last=p.pool.ended)
+            p.pool.admit(p.step)
+        if not p.done:  # the data ended in draws that were all dropped, or a resumed phase had nothing left
+            await self._window(p, last=True)
+        self._record.leave(p.phase, p.step)
+
+    def _open(self, phase: Phase, at: Position) -> _Progress:
+        runner = Runner(phase.graph, self._parts.binding(phase.namespace, phase.sampling), phase.prompt_of, self._record)
+        pool = Pool(phase.pool, runner.start)
+        runner.serve(pool)
+        return _Progress(
+            phase=phase,
+            runner=runner,
+            pool=pool,
+            step=at.steps_done,
+            saved_at=at.steps_done if at.pool is not None else None,
+            evaluated_at=at.evaluated_at,
+            metrics=at.metrics,
+            skipped_in_row=at.skipped_in_row,
+        )
+
+    async def _take(self, p: _Progress) -> tuple[Drawn, ...] | None:
+        """The groups of the next step, unless a stop is asked for first: then the step is abandoned."""
+        with self._clock("time/wait_s"):
+            take = asyncio.ensure_future(p.pool.take())
+            stop = asyncio.ensure_future(self._stop.wait())
+            try:
+                await asyncio.wait({take, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if take.done():
+                    return take.result()
+                raise Interrupted(
+                    f"Stopped by a signal in phase {p.phase.name} after {p.step} steps; the state is saved. "
+                    f"Go on with `stretto resume {self._record.store.path.name}`."
+                )
+            finally:
+                take.cancel()
+                stop.cancel()
+
+    async def _window(self, p: _Progress, *, last: bool) -> None:
+        """What is due after a step. A checkpoint comes last, so that what it vouches for is on disk before it."""
+        if is_due(p.phase.evaluate.every, p.step):
+            await self._evaluate(p)
+        p.done = last or (p.evaluated_at == p.step and p.phase.reached(p.metrics))
+        if p.done and p.phase.evaluate.at_end and p.evaluated_at != p.step:
+            await self._evaluate(p)
+        if (p.done or is_due(p.phase.save.every, p.step)) and (p.done or p.saved_at != p.step):
+            await self._save(p)
+        self._record.store.flush()
+
+    async def _publish(self, p: _Progress) -> None:
+        """Publish the policy as version ``step``; prove it once."""
+        with self._clock("time/publish_s"):
+            sent = await self._parts.publish(p.step)
+        self._record.publish(p.step, sent)
+        if not self._probed:
+            await probe_weights(self._parts, [p.phase.prompt_of(draw) for draw in range(2)], p.phase.sampling)
+            self._probed = True
+
+    async def _evaluate(self, p: _Progress) -> None:
+        if not self._parts.held_out:
+            return
+        with self._clock("time/evaluate_s"):
+            result = await evaluate(self._parts, "held_out", self._parts.held_out[: p.phase.evaluate.limit])
+        p.metrics, p.evaluated_at = result.metrics, p.step
+        self._record.evaluation(p.step, result)
+
+    async def _save(self, p: _Progress) -> None:
+        header = Header(
+            phase=p.phase.name,
+            steps_done=p.step,
+            version=p.step,
+            phase_done=p.done,
+            metrics=p.metrics,
+            evaluated_at=p.evaluated_at,
+        )
+        keep = p.phase.save
+        with self._clock("time/save_s"):
+            await self._parts.worker.call(
+                self._record.store.checkpoint,
+                header,
+                lambda folder: write_state(folder, p.pool, self._parts.backend, p.skipped_in_row),
+                keep_last=keep.keep_last,
+                keep_best=keep.keep_best,
+            )
+        p.saved_at = p.step
+
+    def _count_skipped(self, p: _Progress, skipped: Mapping[str, str]) -> None:
+        """Not-finite updates are skipped and counted; too many in a row end the run."""
+        p.skipped_in_row = p.skipped_in_row + 1 if skipped else 0
+        if p.skipped_in_row > self._max_skipped:
+            reasons = "; ".join(f"{model}: {why}" for model, why in sorted(skipped.items()))
+            raise TrainError(
+                f"{p.skipped_in_row} steps in a row had an update that was not finite ({reasons}), more than "
+                f"backend.max_skipped={self._max_skipped}. Lower backend.lr or backend.max_grad_norm, or look at the "
+                "rewards; the weights are those before the first of them."
+            )
+
+
+def _edges(drawn: tuple[Drawn, ...]) -> dict[str, tuple[Group, ...]]:
+    """What crosses the boundary: by per-group node, the groups of the step in draw order."""
+    return {node: tuple(d.groups[node] for d in drawn) for node in drawn[0].groups}

@@ -1,0 +1,96 @@
+"""From a recipe to the graphs of its phases: which workflow, with which settings. Pure but for importing user code."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from stretto.config.base import Section
+from stretto.config.recipe import Recipe
+from stretto.config.sections import WarmupConfig
+from stretto.errors import ConfigError, nearest
+from stretto.graph import Graph, Workflow, check_models, load_graph, load_workflow
+from stretto.workflows.builtin import WORKFLOWS
+from stretto.workflows.nodes import NODES
+
+__all__ = ["MODELS", "find_workflow", "main_graph", "warmup_graph"]
+
+MODELS: Mapping[str, frozenset[str]] = {
+    "policy": frozenset({"generate", "score", "train"}),
+    "reference": frozenset({"score"}),
+    "critic": frozenset({"score", "train"}),
+}
+"""The Models a recipe provides, with what each may do: the others start from the policy when the main phase begins."""
+
+NOT_PASSED = frozenset({"type", "proximal"})
+"""Fields of ``algorithm`` that no workflow takes: the choice itself, and what has one value."""
+
+
+def find_workflow(name: str) -> Workflow | Graph:
+    """The workflow a recipe names: built in, a YAML or JSON file, or ``module:function``."""
+    if name in WORKFLOWS:
+        return WORKFLOWS[name]
+    if Path(name).suffix in (".yaml", ".yml", ".json"):
+        return load_graph(Path(name), NODES)
+    if ":" in name:
+        return load_workflow(name)
+    raise ConfigError(
+        f"workflow={name!r} is no built-in workflow.{nearest(name, WORKFLOWS)} "
+        "A workflow is a built-in name, a YAML file or module:function."
+    )
+
+
+def main_graph(recipe: Recipe, given: Workflow | None = None) -> Graph:
+    """The graph of the main phase: the workflow that was ``given``, or the recipe's, or its algorithm's."""
+    found = given or find_workflow(recipe.workflow or recipe.algorithm.type)
+    graph = _fill(found, recipe)
+    check_models(graph, MODELS)
+    return graph
+
+
+def warmup_graph(warmup: WarmupConfig) -> Graph:
+    """The graph of the warm-up, with its workflow's own settings."""
+    found = find_workflow(warmup.workflow)
+    graph = found if isinstance(found, Graph) else found.graph()
+    check_models(graph, MODELS)
+    return graph
+
+
+def _fill(found: Workflow | Graph, recipe: Recipe) -> Graph:
+    """Trace with ``algorithm`` and ``sampling.n`` filled in by name; refuse what was set and would not be read."""
+    algorithm = {k: v for k, v in _fields(recipe.algorithm).items() if k not in NOT_PASSED}
+    asked = recipe.algorithm.model_fields_set - NOT_PASSED
+    if isinstance(found, Graph):
+        _refuse_unread(found.name, asked, (), "Write it under the node's `with:`.")
+        _check_n(found, recipe)
+        return found
+    own = recipe.workflow is None and found is WORKFLOWS.get(recipe.algorithm.type)
+    _refuse_unread(found.name, asked, found.settings, "Remove it, or give the workflow that parameter.")
+    # A workflow of one's own keeps its defaults where the recipe says nothing.
+    filled = {k: v for k, v in algorithm.items() if k in found.settings and (own or k in asked)}
+    if "n" in found.settings and (own or "n" in recipe.sampling.model_fields_set):
+        filled["n"] = recipe.sampling.n
+    graph = found.graph(**filled)
+    _check_n(graph, recipe)
+    return graph
+
+
+def _check_n(graph: Graph, recipe: Recipe) -> None:
+    """``sampling.n``, where it is set, is the ``n`` of every rollout."""
+    if "n" not in recipe.sampling.model_fields_set:
+        return
+    for spec in graph.nodes:
+        n = spec.settings.get("n")
+        if n is not None and any(r.kind == "generate" for r in spec.roles.values()) and n != recipe.sampling.n:
+            raise ConfigError(
+                f"sampling.n={recipe.sampling.n}, and node {spec.id!r} of workflow {graph.name!r} says n={n}. "
+                "Set them equal, or leave sampling.n out."
+            )
+
+
+def _fields(section: Section) -> dict[str, object]:
+    return {name: getattr(section, name) for name in type(section).model_fields}
+
+
+def _refuse_unread(name: str, asked: frozenset[str] | set[str], read: Mapping[str, object] | tuple[()], do: str) -> None:
+    for key in sorted(asked):
+        if key not in read:
+            raise ConfigError(f"algorithm.{key} is set, and workflow {name!r} does not read it. {do}")

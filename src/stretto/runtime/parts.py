@@ -1,0 +1,51 @@
+"""What a run is made of, once opened: engine, worker, transport, judge, tokenizer, prompts. ``build`` opens them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stretto.data.seeds import Namespace
+from stretto.data.tokens import Tokenizer
+from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, WeightSync
+from stretto.runtime.binding import GroupBinding
+from stretto.runtime.worker import Worker
+from stretto.types import Metrics, Prompt
+
+__all__ = ["Parts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parts:
+    """The parts of one run in one process."""
+
+    engine: RolloutEngine
+    worker: Worker
+    sync: WeightSync
+    judge: Judge
+    tokenizer: Tokenizer
+    held_out: Sequence[Prompt]
+    greedy: Sampling
+    seed: int
+    deadline_s: float
+    precision: str
+
+    @property
+    def backend(self) -> TrainBackend:
+        """The backend; to be used on the worker's thread."""
+        assert self.worker.backend is not None
+        return self.worker.backend
+
+    def binding(self, namespace: Namespace, sampling: Sampling) -> GroupBinding:
+        """What serves per-group nodes whose draws are counted in ``namespace``."""
+        return GroupBinding(
+            engine=self.engine,
+            judge=self.judge,
+            tokenizer=self.tokenizer,
+            sampling=sampling,
+            deadline_s=self.deadline_s,
+            seed=self.seed,
+            namespace=namespace,
+        )
+
+    async def publish(self, version: int) -> Metrics:
+        """Send the policy's weights to the engine as ``version``."""
+        return await self.sync.publish(version, self.backend.tensors("policy"), [self.engine])

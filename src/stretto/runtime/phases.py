@@ -1,0 +1,117 @@
+"""The phases of a run as values: a supervised warm-up, if the recipe has one, then the main phase.
+
+A phase is a graph with its extent, order of prompts, learning rates and periodic work. Pure, but for ``begin``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.algorithms.schedules import lr_at
+from stretto.config.recipe import Recipe
+from stretto.config.sections import EvaluateConfig, SaveConfig, TorchBackendConfig, WarmupConfig
+from stretto.data.order import DrawOrder, draws_of
+from stretto.data.seeds import Namespace, order_seed
+from stretto.graph import Graph, models_of
+from stretto.roles import Sampling, TrainBackend
+from stretto.runtime.pool import PoolConfig
+from stretto.types import Prompt
+
+__all__ = ["Phase", "is_due", "main_phase", "warmup_phase"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phase:
+    """One phase. ``steps`` is its planned length; ``until`` may end it earlier."""
+
+    name: str
+    graph: Graph
+    steps: int
+    pool: PoolConfig
+    namespace: Namespace
+    sampling: Sampling
+    prompt_of: Callable[[int], Prompt]
+    lr: Callable[[str, int], float]
+    evaluate: EvaluateConfig
+    save: SaveConfig
+    until: Mapping[str, float]
+
+    def reached(self, metrics: Mapping[str, float]) -> bool:
+        """Whether every metric that ``until`` names has its value."""
+        return bool(self.until) and all(metrics.get(name, float("-inf")) >= value for name, value in self.until.items())
+
+    def begin(self, backend: TrainBackend) -> None:
+        """Make the Models of this phase start from the policy as it is now, with fresh optimizers."""
+        for model, roles in sorted(models_of(self.graph).items()):
+            if model != "policy":
+                backend.copy("policy", model)
+            if "train" in roles:
+                backend.reset_optimizer(model)
+
+
+def is_due(every: int | None, step: int) -> bool:
+    """Whether periodic work is due after ``step`` steps."""
+    return every is not None and step % every == 0
+
+
+def main_phase(recipe: Recipe, graph: Graph, prompts: Sequence[Prompt], sampling: Sampling) -> Phase:
+    """The phase that ``steps`` and ``epochs`` count."""
+    schedule, backend = recipe.schedule, recipe.backend
+    extent = draws_of(recipe.steps, recipe.epochs, schedule.groups_per_step, len(prompts))
+
+    def lr(model: str, step: int) -> float:
+        peak = recipe.critic.lr if model == "critic" else backend.lr
+        if not isinstance(backend, TorchBackendConfig):
+            return peak
+        return lr_at(step, steps=extent.steps, peak=peak, warmup=backend.lr_warmup, decay=backend.lr_decay)
+
+    return Phase(
+        name="main",
+        graph=graph,
+        steps=extent.steps,
+        pool=PoolConfig(
+            groups_per_step=schedule.groups_per_step,
+            max_staleness=schedule.max_staleness,
+            deterministic=schedule.deterministic,
+            max_refills=schedule.max_refills,
+            steps=extent.steps,
+            total_draws=None if recipe.epochs is None else recipe.epochs * len(prompts),
+        ),
+        namespace="train",
+        sampling=sampling,
+        prompt_of=_order(prompts, order_seed(recipe.seed, "train")),
+        lr=lr,
+        evaluate=recipe.evaluate,
+        save=recipe.save,
+        until={},
+    )
+
+
+def warmup_phase(
+    recipe: Recipe, warmup: WarmupConfig, graph: Graph, prompts: Sequence[Prompt], sampling: Sampling
+) -> Phase:
+    """The phase before: on-policy, at a constant learning rate, until its metrics are reached."""
+    return Phase(
+        name="warmup",
+        graph=graph,
+        steps=warmup.max_steps,
+        pool=PoolConfig(
+            groups_per_step=warmup.groups_per_step,
+            max_staleness=0,
+            deterministic=recipe.schedule.deterministic,
+            max_refills=recipe.schedule.max_refills,
+            steps=warmup.max_steps,
+            total_draws=None,
+        ),
+        namespace="warmup",
+        sampling=sampling,
+        prompt_of=_order(prompts, order_seed(recipe.seed, "warmup")),
+        lr=lambda model, step: warmup.lr,
+        evaluate=warmup.evaluate,
+        save=recipe.save,
+        until=warmup.until,
+    )
+
+
+def _order(prompts: Sequence[Prompt], seed: int) -> Callable[[int], Prompt]:
+    order = DrawOrder(len(prompts), seed)
+    return lambda draw: prompts[order.item(draw)]

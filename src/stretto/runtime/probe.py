@@ -1,0 +1,41 @@
+"""Proves that an engine holds the weights that were published: its log-probs of fresh samples against the trainer's.
+
+Fused, tied, sharded or cast tensors cannot be compared by hash; a stale or wrong one shows as whole nats here.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stretto.errors import EngineError
+from stretto.roles import Generate, Sampling, Tokenize
+from stretto.runtime.parts import Parts
+from stretto.types import Batch, Prompt
+from stretto.workflows.nodes import rollout
+
+__all__ = ["probe_weights"]
+
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
+"""Largest mean gap in nats. In bfloat16 about 0.045 is usual; stale weights are off by more than 1."""
+
+
+async def probe_weights(parts: Parts, prompts: Sequence[Prompt], sampling: Sampling) -> None:
+    """Sample a little and compare. Raises EngineError with the gap if the engine and the trainer disagree."""
+    plain = Sampling(temperature=1.0, max_tokens=min(sampling.max_tokens, 16), stop_ids=sampling.stop_ids)
+    binding = parts.binding("evaluation", plain)
+    groups = []
+    for draw, prompt in enumerate(prompts):
+        generate, tokens = binding.handle("generate", "policy", draw), binding.handle("tokenize", "policy", draw)
+        assert isinstance(generate, Generate) and isinstance(tokens, Tokenize)
+        groups.append(await rollout(prompt, generate, tokens, n=2))
+    batch = Batch(groups=tuple(groups))
+    (trained,) = await parts.worker.call(parts.backend.score, "policy", batch, frozenset({"logprobs"}))
+    sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])
+    written = batch.mask != 0
+    gap = float(np.abs(trained.values[written] - sampled[written]).mean())
+    if not gap <= TOLERANCE[parts.precision]:
+        raise EngineError(
+            f"the engine's log-probs differ from the trainer's by {gap:.3g} nats on average after publication (at most "
+            f"{TOLERANCE[parts.precision]} in {parts.precision}): it does not hold the weights that were sent. "
+            "Check that the model folder's config.json fits its weights, and report this with the model's name."
+        )

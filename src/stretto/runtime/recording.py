@@ -1,0 +1,153 @@
+"""Writes what happens into the run store, in the words of its event schema. The only place where runtime values become
+events; it decides nothing."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stretto.runtime.evaluation import EvalResult
+from stretto.runtime.phases import Phase
+from stretto.runtime.pool import Drawn
+from stretto.runtime.runner import GroupRecord
+from stretto.runtime.worker import StepResult
+from stretto.store import (
+    Body,
+    EvalBody,
+    Example,
+    GroupBody,
+    NodeBody,
+    NodeTime,
+    PhaseBody,
+    PublishBody,
+    RunStore,
+    StepBody,
+)
+from stretto.types import Metric, Metrics, Prompt, Trajectory, merge_metrics
+
+__all__ = ["Clock", "Recorder", "batch_metrics"]
+
+NUM_EXAMPLES = 64
+"""Attempts that an evaluation's event keeps: the same prompts each time, so that before and after can be compared."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Adds up the wall seconds of a step by what the driver was doing: ``with clock("time/train_s")``."""
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    _name: str = ""
+    _since: float = 0.0
+
+    def __call__(self, name: str) -> "Clock":
+        self._name = name
+        return self
+
+    def __enter__(self) -> None:
+        self._since = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        spent = time.perf_counter() - self._since
+        self.seconds[self._name] = self.seconds.get(self._name, 0.0) + spent
+
+    def lap(self) -> dict[str, float]:
+        """The seconds since the last lap."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+
+class Recorder:
+    """Records one run's phases, groups, steps, publications and evaluations."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.store = store
+        self._phase = ""
+        self._step = 0
+
+    def enter(self, phase: Phase, step: int) -> None:
+        """A phase begins, or goes on after ``step`` steps."""
+        self._phase, self._step = phase.name, step
+        self._event(PhaseBody(state="start", workflow=phase.graph.name, steps=phase.steps), step)
+        self.store.flush()
+
+    def leave(self, phase: Phase, step: int) -> None:
+        """A phase ended."""
+        reason = "steps" if step >= phase.steps else "reached" if phase.until else "end of data"
+        self._event(PhaseBody(state="end", workflow=phase.graph.name, steps=step, reason=reason), step)
+        self.store.flush()
+
+    def group(self, record: GroupRecord) -> None:
+        """A draw ended, with its groups or dropped."""
+        if record.drawn is None:
+            body = GroupBody(draw=record.draw, uid=record.uid, n=0, state="dropped", why=record.why or "", nodes=record.nodes)
+            self.store.group(body, phase=self._phase)
+            return
+        for group in record.drawn.groups.values():
+            rewards = [t.reward for t in group.trajectories if t.reward is not None]
+            mean = sum(rewards) / len(rewards) if rewards else None
+            n = len(group.trajectories)
+            body = GroupBody(draw=record.draw, uid=record.uid, n=n, reward_mean=mean, nodes=record.nodes)
+            self.store.group(body, group, phase=self._phase)
+
+    def failed_nodes(self, nodes: Sequence[NodeTime], draw: int | None) -> None:
+        """Nodes of a draw that ended the run."""
+        for n in nodes:
+            self._event(
+                NodeBody(id=n.id, world="group", state=n.state, start_s=n.start_s, duration_s=n.duration_s, draw=draw),
+                None,
+            )
+
+    def step(self, step: int, result: StepResult, drawn: Sequence[Drawn], seconds: dict[str, float]) -> None:
+        """Step ``step`` (from 0) was trained."""
+        self._step = step + 1
+        for n in result.nodes:
+            body = NodeBody(id=n.id, world="step", state=n.state, start_s=n.start_s, duration_s=n.duration_s)
+            self._event(body, step)
+        reduced = merge_metrics((result.report.metrics, batch_metrics(drawn)))
+        metrics = {name: metric.value for name, metric in sorted(reduced.items())}
+        metrics["updates/skipped"] = float(len(result.report.skipped))
+        metrics.update(seconds)
+        self._event(StepBody(metrics=metrics, cpu_s=self.store.cpu_s), step)
+
+    def publish(self, version: int, sent: Metrics) -> None:
+        """Weights were published."""
+        duration_s, sent_bytes = sent["time/publish_s"].value, int(sent["publish/bytes"].value)
+        self._event(PublishBody(version=version, duration_s=duration_s, bytes=sent_bytes), version, version)
+
+    def evaluation(self, step: int, result: EvalResult) -> None:
+        """An evaluation after ``step`` steps."""
+        pairs = list(zip(result.prompts, result.attempts, strict=True))[:NUM_EXAMPLES]
+        examples = tuple(_example(prompt, attempt) for prompt, attempt in pairs)
+        body = EvalBody(
+            name=result.name, accuracy=result.accuracy, n=result.n, metrics=result.metrics, examples=examples
+        )
+        self._event(body, step, step)
+
+    def _event(self, body: Body, step: int | None, version: int | None = None) -> None:
+        self.store.event(body, phase=self._phase, step=step, version=version)
+
+
+def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
+    """What a step was trained on: counts, lengths, rewards."""
+    rows = [t for d in drawn for g in d.groups.values() for t in g.trajectories]
+    written = [t.num_written for t in rows]
+    metrics = {
+        "batch/groups": Metric("sum", len(drawn)),
+        "batch/trajectories": Metric("sum", len(rows)),
+        "batch/tokens": Metric("sum", sum(len(t.token_ids_T) for t in rows)),
+        "batch/written_tokens": Metric("sum", sum(written)),
+        "batch/length": Metric("mean", sum(written), len(rows)),
+        "batch/truncated": Metric("mean", sum(t.finish == "length" for t in rows), len(rows)),
+    }
+    rewards = [t.reward for t in rows if t.reward is not None]
+    if rewards:
+        metrics["reward/mean"] = Metric("mean", sum(rewards), len(rewards))
+        metrics["reward/min"] = Metric("min", min(rewards))
+        metrics["reward/max"] = Metric("max", max(rewards))
+    return metrics
+
+
+def _example(prompt: Prompt, attempt: Trajectory) -> Example:
+    answer = prompt.data.get("answer")
+    return Example(
+        uid=prompt.uid, prompt=prompt.text, completion=attempt.text, answer=answer, reward=attempt.reward
+    )

@@ -1,0 +1,109 @@
+"""Runs the per-group part of a graph: one task per admitted draw, roles as services, results to the pool.
+
+What a group cannot survive ends the run through ``pool.fail``; what its failure policy drops is replaced by the pool.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stretto.environments import GroupDropped
+from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
+from stretto.runtime.binding import GroupBinding
+from stretto.runtime.pool import Drawn, Pool
+from stretto.store import NodeState, NodeTime
+from stretto.types import Prompt
+
+__all__ = ["GroupRecord", "Record", "Runner"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupRecord:
+    """What became of one draw. ``drawn`` is None if it was dropped (``why``)."""
+
+    draw: int
+    uid: str
+    drawn: Drawn | None
+    why: str | None
+    nodes: tuple[NodeTime, ...]
+
+
+class Record(Protocol):
+    """Where a runner says what became of its draws."""
+
+    def group(self, record: GroupRecord) -> None:
+        """A draw ended."""
+        ...
+
+    def failed_nodes(self, nodes: Sequence[NodeTime], draw: int) -> None:
+        """A draw ended the run."""
+        ...
+
+
+class Runner:
+    """The coroutines of one phase's draws."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        binding: GroupBinding,
+        prompt_of: Callable[[int], Prompt],
+        record: Record,
+    ) -> None:
+        self._graph, self._binding, self._prompt_of, self._record = graph, binding, prompt_of, record
+        self._boundary = boundary_inputs(graph)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._pool: Pool | None = None
+
+    def serve(self, pool: Pool) -> None:
+        """Name the pool whose draws are run (the two know each other)."""
+        self._pool = pool
+
+    def start(self, draw: int) -> None:
+        """Begin a draw."""
+        task = asyncio.get_running_loop().create_task(self._run(draw), name=f"draw-{draw}")
+        self._tasks[draw] = task
+        task.add_done_callback(lambda _: self._tasks.pop(draw, None))
+
+    async def close(self) -> None:
+        """Cancel what is running and wait for it."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, draw: int) -> None:
+        assert self._pool is not None
+        prompt = self._prompt_of(draw)
+        times: list[NodeTime] = []
+        try:
+            values = await run_group(self._graph, prompt, lambda spec, inputs: self._invoke(spec, inputs, draw, times))
+        except GroupDropped as dropped:
+            why = str(dropped)
+            self._record.group(GroupRecord(draw=draw, uid=prompt.uid, drawn=None, why=why, nodes=tuple(times)))
+            self._pool.drop(draw, why)
+        except Exception as failure:  # noqa: BLE001 - handed to the driver, which raises it
+            self._record.failed_nodes(times, draw)
+            self._pool.fail(failure)
+        else:
+            drawn = Drawn(draw=draw, groups={id: values[id] for id in self._boundary})
+            self._record.group(GroupRecord(draw=draw, uid=prompt.uid, drawn=drawn, why=None, nodes=tuple(times)))
+            self._pool.finish(drawn)
+
+    async def _invoke(
+        self, spec: NodeSpec, inputs: Mapping[str, object], draw: int, times: list[NodeTime]
+    ) -> object:
+        start = time.perf_counter()
+        state: NodeState = "failed"
+        try:
+            value = await self._graph.call(spec, inputs, self._binding.bind(spec, draw))
+            state = "done"
+            return value
+        except asyncio.CancelledError:
+            state = "cancelled"
+            raise
+        finally:
+            duration = time.perf_counter() - start
+            times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state=state))

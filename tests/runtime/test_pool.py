@@ -1,0 +1,145 @@
+"""Laws of the pool, over random delays, drops, stops and restarts."""
+
+import asyncio
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stretto.errors import PoolError
+from stretto.runtime.pool import Drawn, Pool, PoolConfig
+from stretto.testing import make_group
+
+
+class Plant:
+    """Makes groups after random delays; drops some; stamps the version that was published while the draw ran."""
+
+    def __init__(self, *, seed: int, drops: frozenset[int]) -> None:
+        self.random, self.drops, self.version = random.Random(seed), drops, 0
+        self.pool: Pool | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.started: list[int] = []
+
+    def start(self, draw: int) -> None:
+        self.started.append(draw)
+        task = asyncio.get_running_loop().create_task(self.make(draw))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def make(self, draw: int) -> None:
+        version = self.version
+        for _ in range(self.random.randrange(4)):
+            await asyncio.sleep(0)
+        assert self.pool is not None
+        assert version == self.version, "weights changed while a draw was running"
+        if draw in self.drops:
+            self.pool.drop(draw, "told to")
+        else:
+            self.pool.finish(Drawn(draw=draw, groups={"g": make_group(draw, version=version)}))
+
+
+def config(**changes: object) -> PoolConfig:
+    base = dict(
+        groups_per_step=3, max_staleness=0, deterministic=True, max_refills=50, steps=6, total_draws=None
+    )
+    return PoolConfig(**{**base, **changes})  # type: ignore[arg-type]
+
+
+async def run(plant: Plant, cfg: PoolConfig, stop_at: int | None = None) -> tuple[list[list[int]], str | None, Pool]:
+    """Drive a pool as the driver does; stop (and give its state) at a window if asked."""
+    pool = plant.pool = Pool(cfg, plant.start)
+    taken: list[list[int]] = []
+    pool.admit(0)
+    while (drawn := await pool.take()) is not None:
+        step = len(taken)
+        assert all(step - d.oldest_version <= cfg.max_staleness for d in drawn)
+        taken.append([d.draw for d in drawn])
+        await pool.drained()
+        plant.version = step + 1
+        if stop_at == step + 1:
+            return taken, json.dumps(pool.state()), pool
+        pool.admit(step + 1)
+    return taken, None, pool
+
+
+drops_of = st.frozensets(st.integers(0, 40), max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    drops=drops_of,
+    staleness=st.sampled_from([0, 1]),
+    deterministic=st.booleans(),
+    groups=st.integers(1, 5),
+    steps=st.one_of(st.none(), st.integers(1, 6)),
+    total=st.integers(1, 40),
+)
+def test_every_draw_ends_once_and_the_bound_holds(seed, drops, staleness, deterministic, groups, steps, total):
+    cfg = config(
+        groups_per_step=groups, max_staleness=staleness, deterministic=deterministic, steps=steps, total_draws=total
+    )
+    plant = Plant(seed=seed, drops=drops)
+    taken, _, _ = asyncio.run(run(plant, cfg))
+    flat = [d for wave in taken for d in wave]
+    assert plant.started == list(range(len(plant.started)))  # draws are admitted in order, none twice
+    assert sorted(flat) == [d for d in plant.started if d not in drops]  # nothing lost, nothing trained twice
+    assert all(wave == sorted(wave) for wave in taken)
+    assert all(len(wave) == groups for wave in taken[:-1])  # only the last step may be smaller
+    if steps is None:
+        assert len(plant.started) == total
+    else:
+        assert len(taken) <= steps
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seeds=st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)),
+    drops=drops_of,
+    staleness=st.sampled_from([0, 1]),
+    stop_at=st.integers(1, 6),
+)
+def test_deterministic_waves_do_not_depend_on_timing_or_on_stopping(seeds, drops, staleness, stop_at):
+    cfg = config(max_staleness=staleness)
+    whole, _, _ = asyncio.run(run(Plant(seed=seeds[0], drops=drops), cfg))
+
+    async def stopped() -> list[list[int]]:
+        first = Plant(seed=seeds[1], drops=drops)
+        taken, state, pool = await run(first, cfg, stop_at)
+        if state is None:
+            return taken
+        waiting = pool.finished()
+        second = Plant(seed=seeds[0] + 1, drops=drops)
+        second.version = len(taken)
+        again = second.pool = Pool(cfg, second.start)
+        again.restore(json.loads(state), waiting)
+        again.admit(len(taken))
+        while (drawn := await again.take()) is not None:
+            taken.append([d.draw for d in drawn])
+            await again.drained()
+            second.version = len(taken)
+            again.admit(len(taken))
+        return taken
+
+    assert asyncio.run(stopped()) == whole
+
+
+def test_refills_are_capped_and_the_failure_shows_the_reasons():
+    # pitfall 30
+    plant = Plant(seed=0, drops=frozenset(range(1000)))
+    with pytest.raises(PoolError, match=r"Step 0 could not be filled.*max_refills=2 is spent.*told to"):
+        asyncio.run(run(plant, config(max_refills=2)))
+
+
+def test_the_first_failure_is_raised_to_whoever_waits():
+    async def main() -> None:
+        pool = Pool(config(), lambda draw: None)
+        pool.admit(0)
+        asyncio.get_running_loop().call_later(0.01, pool.fail, ValueError("first"))
+        asyncio.get_running_loop().call_later(0.02, pool.fail, ValueError("second"))
+        with pytest.raises(ValueError, match="first"):
+            await pool.take()
+
+    asyncio.run(main())
