@@ -5,6 +5,7 @@ Pure: no device, no torch. What the nodes do, and what their roles are bound to,
 
 from stretto.graph.building import check_models
 from stretto.graph.forms import dump_graph, dump_yaml, load_graph
+from stretto.graph.layout import draw_json
 from stretto.graph.nodes import Node, Param, node
 from stretto.graph.running import InvokeGroup, InvokeStep, run_group, run_step
 from stretto.graph.specs import (
@@ -18,6 +19,8 @@ from stretto.graph.specs import (
     parents,
     python_only,
 )
+from stretto.graph.svg import draw_svg
+from stretto.graph.text import draw_text
 from stretto.graph.tracing import Edge, Workflow, load_workflow, trace, workflow
 
 __all__ = [
@@ -34,6 +37,9 @@ __all__ = [
     "World",
     "boundary_inputs",
     "check_models",
+    "draw_json",
+    "draw_svg",
+    "draw_text",
     "dump_graph",
     "dump_yaml",
     "load_graph",
