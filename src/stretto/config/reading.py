@@ -16,7 +16,7 @@ from stretto.config.fields import as_mapping
 from stretto.config.merging import merge
 from stretto.errors import ConfigError, nearest
 
-__all__ = ["Layer", "Tree", "find_recipe", "parse_value", "read_layers"]
+__all__ = ["Layer", "Tree", "find_recipe", "has_key", "parse_value", "read_layers"]
 
 Tree: TypeAlias = dict[str, Any]
 """A recipe as it was written: nested mappings of YAML values."""
@@ -150,3 +150,8 @@ def _places(node: yaml.Node, path: Path, prefix: str = "", above: tuple[yaml.Nod
         found.append((f"{prefix}{key.value}", f"{path}:{line}"))
         found += _places(value, path, f"{prefix}{key.value}.", (*above, node))
     return found
+
+
+def has_key(path: Path, key: str) -> bool:
+    """Whether a YAML file has ``key`` at its top: what tells a workflow's file from a recipe's."""
+    return path.is_file() and key in _read(path).tree

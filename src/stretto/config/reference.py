@@ -41,10 +41,14 @@ def reference_markdown() -> str:
     return "\n".join(parts)
 
 
-def help_fields(prefix: str = "") -> list[str]:
-    """One line per key that starts with ``prefix``: key, what may be given, default, doc. For a terminal."""
+def help_fields(prefix: str = "") -> list[tuple[str, str]]:
+    """(key, its doc line, what may be given and the default) of every key that starts with ``prefix``."""
     docs = [d for d in field_docs(Recipe) if d.key.startswith(prefix)]
-    return [f"{_named(d)}: {d.doc.replace('``', '')} [{d.allowed}; default {d.default or 'its own'}]" for d in docs]
+    return [(_named(d), f"{d.doc.replace('``', '')} [{d.allowed}{_default(d)}]") for d in docs]
+
+
+def _default(doc: FieldDoc) -> str:
+    return f"; {doc.default}" if doc.default == "required" else f"; default {doc.default}" if doc.default else ""
 
 
 def _named(doc: FieldDoc) -> str:

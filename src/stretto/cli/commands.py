@@ -1,0 +1,220 @@
+"""The commands that make, check and continue runs: train, check, graph, resume, eval.
+
+Every import inside a function is there to keep ``stretto --help`` quick: recipes load pydantic, runs load torch.
+"""
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from stretto.cli.progress import Observer
+    from stretto.config.load import LoadedRecipe
+    from stretto.graph import Graph
+    from stretto.store import RunView
+
+__all__ = ["RunsDir", "register"]
+
+RECIPE = "A packaged name, a YAML file, or module:function."
+KEYS = "Recipe keys to set, such as steps=100 backend.lr=3e-5 warmup=null."
+
+Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE)]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help=KEYS)]
+RunsDir = Annotated[Path, typer.Option("--dir", help="The folder of runs.")]
+
+STATUS = {"done": 0, "failed": 3, "killed": 3, "interrupted": 130, "running": 0}
+
+
+class Format(StrEnum):
+    """What ``graph`` prints."""
+
+    text = "text"
+    svg = "svg"
+    json = "json"
+    yaml = "yaml"
+
+
+class _WithKeys(TyperCommand):
+    """A command whose help ends with every key of a recipe."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the keys: click's hook for what follows the options."""
+        from stretto.config.reference import help_fields
+
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Keys of a recipe"):
+            formatter.write_dl(help_fields(), col_max=34)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command(cls=_WithKeys)(train)
+    app.command()(check)
+    app.command()(graph)
+    app.command()(resume)
+    app.command(name="eval")(evaluate)
+
+
+def train(recipe: Recipe, overrides: Overrides = None) -> None:
+    """Start a new run of a recipe.
+
+    The run is kept in runs/NAME, where NAME is the recipe's name, numbered if it is taken, or what name=... says.
+
+    Example: stretto train quickstart seed=1 name=second-try
+    """
+    loaded = _load(recipe, overrides)
+    print(f"{loaded.hint}: starting", flush=True)
+
+    def go(observer: "Observer") -> "RunView":
+        from stretto.api import start
+
+        return start(loaded.recipe, hint=loaded.hint, observer=observer)
+
+    _run(go)
+
+
+def check(recipe: Recipe, overrides: Overrides = None) -> None:
+    """Check a recipe and print its plan.
+
+    Runs nothing: says who sits on the device, what it needs and whether memory suffices.
+
+    Example: stretto check quickstart engine.slots=512
+    """
+    loaded = _load(recipe, overrides)
+
+    from stretto.api import check as plan_of
+
+    print(plan_of(loaded.recipe).rstrip("\n"))
+
+
+def graph(
+    what: Annotated[str, typer.Argument(metavar="RECIPE|WORKFLOW", help=f"{RECIPE} Or a workflow: grpo, ppo, sft.")],
+    overrides: Overrides = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="How to draw it.")] = Format.text,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write to a file instead.")] = None,
+) -> None:
+    """Draw the graph of a recipe or workflow.
+
+    Example: stretto graph ppo --format svg -o ppo.svg
+    """
+    from stretto.errors import ConfigError
+
+    text = _draw(_graph_of(what, overrides), format).rstrip("\n") + "\n"
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}. Give another file to -o.") from error
+    print(f"wrote {out}")
+
+
+def resume(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or folder.")],
+    overrides: Overrides = None,
+    fork: Annotated[
+        str | None, typer.Option("--fork", metavar="NAME", help="Go on as a new run, whose every key may change.")
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Go on with a run that stopped.
+
+    It goes on from its newest whole checkpoint, to the same bits as if it had never stopped. Keys that cannot change
+    what was learned may be set (steps, evaluate, save, timeouts); others need --fork.
+
+    Example: stretto resume quickstart steps=900
+    """
+    from stretto.store import find_run
+
+    path = find_run(runs_dir, run)
+    print(f"{path.name}: resuming", flush=True)
+
+    def go(observer: "Observer") -> "RunView":
+        from stretto.api import resume as resume_run
+
+        return resume_run(path, overrides or [], fork=fork, observer=observer)
+
+    _run(go)
+
+
+def evaluate(
+    target: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run's name or folder, or a model's folder.")],
+    overrides: Overrides = None,
+) -> None:
+    """Evaluate a run's policy, or a model.
+
+    Greedily, on the held-out prompts. Trains nothing.
+
+    Example: stretto eval quickstart evaluate.limit=200
+    """
+    from stretto.api import evaluate as evaluate_target
+    from stretto.cli.progress import percent
+
+    print(f"{target}: evaluating", flush=True)
+    result = evaluate_target(target, overrides or [], observer=None)
+    print(f"accuracy {percent(result.accuracy)} on {result.n} held-out prompts, greedy")
+
+
+def _run(go: "Callable[[Observer], RunView]") -> None:
+    """Run with a display, then say how it ended. The exit status is the run's."""
+    from stretto.cli.progress import can_draw, watching
+    from stretto.cli.summary import end_of_run
+
+    with watching(sys.stdout) as observer:
+        view = go(observer)
+    print()
+    sys.stdout.write(end_of_run(view, unicode=can_draw(sys.stdout)))
+    sys.stdout.flush()
+    if STATUS[view.status]:
+        raise typer.Exit(STATUS[view.status])
+
+
+def _load(recipe: str, overrides: list[str] | None) -> "LoadedRecipe":
+    from stretto.config.load import load_recipe
+    from stretto.recipes import FOLDER
+
+    return load_recipe(recipe, overrides or [], packaged=FOLDER)
+
+
+def _graph_of(what: str, overrides: list[str] | None) -> "Graph":
+    """The graph of a workflow's name, of a workflow's YAML (it has ``nodes``), or of a recipe."""
+    from stretto.errors import ConfigError, nearest
+    from stretto.recipes import packaged
+    from stretto.workflows.builtin import WORKFLOWS
+
+    is_name = ":" not in what and not what.endswith((".yaml", ".yml"))
+    if what not in WORKFLOWS and not _is_workflow_file(what):
+        if is_name and what not in packaged():
+            raise ConfigError(f"no recipe or workflow is called {what!r}.{nearest(what, [*WORKFLOWS, *packaged()])}")
+        recipe = _load(what, overrides).recipe
+    elif overrides:
+        raise ConfigError(f"{what} is a workflow, which has no key {overrides[0]!r}. Keys belong to a recipe.")
+    else:
+        recipe = what
+
+    from stretto.api import graph_of
+
+    return graph_of(recipe)
+
+
+def _is_workflow_file(what: str) -> bool:
+    """Whether this is the written form of a graph rather than a recipe."""
+    from stretto.config.reading import has_key
+
+    return what.endswith((".yaml", ".yml")) and has_key(Path(what), "nodes")
+
+
+def _draw(graph: "Graph", format: Format) -> str:
+    import yaml
+
+    from stretto.graph import draw_json, draw_svg, draw_text, dump_graph
+
+    if format is Format.yaml:
+        return yaml.safe_dump(dump_graph(graph), sort_keys=False, allow_unicode=True)
+    return {Format.text: draw_text, Format.svg: draw_svg, Format.json: draw_json}[format](graph)

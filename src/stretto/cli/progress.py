@@ -1,0 +1,222 @@
+"""What a run says while it goes: a live region on a terminal, plain lines elsewhere.
+
+Observers of the run's events, called in the thread that records them; they read nothing else and decide nothing.
+``Progress`` folds events into where the run stands, the displays show it.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO, TypeAlias
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from stretto.store import (
+    AttemptBody,
+    CheckpointBody,
+    EvalBody,
+    Event,
+    GroupBody,
+    PhaseBody,
+    RunBody,
+    SettingBody,
+    StepBody,
+)
+
+__all__ = ["LiveDisplay", "Observer", "PlainDisplay", "Progress", "can_draw", "duration", "percent", "watching"]
+
+Observer: TypeAlias = Callable[[Event], None]
+
+WINDOW = 50
+"""Steps over which tokens per second and the time left are measured: long enough to hold an evaluation or two."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands. ``see`` takes an event and gives back the lines that are worth a line of their own."""
+
+    phase: str = ""
+    workflow: str = ""
+    steps: int | None = None
+    steps_done: int = 0
+    reward: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    tokens_per_s: float | None = None
+    left_s: float | None = None
+    dropped: int = 0
+    skipped: int = 0
+    _recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+
+    def see(self, event: Event) -> tuple[str, ...]:
+        """Take ``event`` in."""
+        match event.body:
+            case StepBody() as body:
+                return self._step(event, body)
+            case EvalBody() as body:
+                self.accuracy = body.accuracy
+                reached = f"{event.phase} step {event.step}" if event.phase else "evaluation"
+                return (
+                    f"{reached}: {body.name.replace('_', '-')} accuracy {percent(body.accuracy)} ({body.n} problems)",
+                )
+            case PhaseBody() as body:
+                return self._phase(event, body)
+            case GroupBody(state="dropped") as body:
+                self.dropped += 1
+                return (f"group of {body.uid!r} dropped: {body.why}",) if self.dropped == 1 else ()
+            case RunBody() as body:
+                return (f"run {body.name}, seed {body.seed}",)
+            case AttemptBody(resumed_from=source) if source is not None:
+                return (f"attempt {event.attempt} goes on from {source.phase} step {source.steps_done}",)
+            case CheckpointBody() as body:
+                return (f"saved {body.path}",)
+            case SettingBody() as body:
+                return (f"changed {body.key}: {body.old} -> {body.new}",)
+            case _:
+                return ()
+
+    def status(self) -> str:
+        """One line: phase, step, and the numbers that are known."""
+        of = f"/{self.steps}" if self.steps is not None else ""
+        return "  ".join([f"{self.phase} step {self.steps_done}{of}", *self.numbers()])
+
+    def numbers(self) -> list[str]:
+        """The numbers that are known, each with its name."""
+        shown: list[str] = []
+        if self.reward is not None:
+            shown.append(f"reward {self.reward:.3f}")
+        elif self.loss is not None:
+            shown.append(f"loss {self.loss:.3f}")
+        if self.accuracy is not None:
+            shown.append(f"held-out {percent(self.accuracy)}")
+        if self.tokens_per_s is not None:
+            shown.append(f"{self.tokens_per_s:,.0f} tokens/s")
+        if self.left_s is not None:
+            shown.append(f"{duration(self.left_s)} left")
+        if self.dropped:
+            shown.append(f"{self.dropped} groups dropped")
+        if self.skipped:
+            shown.append(f"{self.skipped} updates skipped")
+        return shown
+
+    def _phase(self, event: Event, body: PhaseBody) -> tuple[str, ...]:
+        if body.state == "end":
+            why = f": {body.reason}" if body.reason else ""
+            return (f"{event.phase} ended after {self.steps_done} steps{why}",)
+        self.phase, self.workflow, self.steps = event.phase or "", body.workflow, body.steps
+        self.steps_done = event.step or 0
+        self.reward = self.loss = self.tokens_per_s = self.left_s = None
+        self._recent.clear()
+        self._recent.append((event.time_s, 0.0))
+        many = "" if body.steps is None else f", {'' if event.phase == 'main' else 'up to '}{body.steps} steps"
+        return (f"{self.phase} starts ({body.workflow}{many})",)
+
+    def _step(self, event: Event, body: StepBody) -> tuple[str, ...]:
+        metrics = body.metrics
+        self.steps_done = (event.step or 0) + 1
+        self.reward, self.loss = metrics.get("reward/mean"), metrics.get("loss")
+        skipped = int(metrics.get("updates/skipped", 0))
+        self.skipped += skipped
+        tokens = metrics.get("batch/written_tokens", 0.0) * metrics.get("batch/trajectories", 0.0)
+        self._recent.append((event.time_s, tokens))
+        # The first entry only says when the second began.
+        spent = self._recent[-1][0] - self._recent[0][0]
+        if len(self._recent) > 1 and spent > 0:
+            written = sum(count for _, count in self._recent) - self._recent[0][1]
+            self.tokens_per_s = written / spent if written else None
+            if self.steps is not None and self.phase == "main":
+                self.left_s = (self.steps - self.steps_done) * spent / (len(self._recent) - 1)
+        return (f"{self.phase} step {self.steps_done}: {skipped} update(s) skipped as not finite",) if skipped else ()
+
+
+class PlainDisplay:
+    """Lines without control characters: one per event worth it, and where the run stands about every ``every_s``."""
+
+    def __init__(self, out: TextIO, every_s: float = 5.0) -> None:
+        self._out, self._every_s, self._progress = out, every_s, Progress()
+        self._next_s: float | None = None
+
+    def __call__(self, event: Event) -> None:
+        lines = list(self._progress.see(event))
+        if self._next_s is None:
+            self._next_s = event.time_s + self._every_s
+        if isinstance(event.body, StepBody) and event.time_s >= self._next_s:
+            lines.append(self._progress.status())
+            self._next_s = event.time_s + self._every_s
+        for line in lines:
+            print(line, file=self._out)
+        if lines:
+            self._out.flush()
+
+
+class LiveDisplay:
+    """A bar and the numbers at the foot of a terminal; events worth a line scroll past above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress()
+        self._live = Live(self._foot(), console=console, refresh_per_second=4, transient=True)
+
+    def __call__(self, event: Event) -> None:
+        for line in self._progress.see(event):
+            self._live.console.print(Text(line))
+        if isinstance(event.body, (StepBody, EvalBody, PhaseBody)):
+            self._live.update(self._foot())
+
+    def __enter__(self) -> "LiveDisplay":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def _foot(self) -> Table | Group:
+        p = self._progress
+        if not p.phase:
+            return Group(Text("starting ...", style="dim"))
+        bar = Table.grid(padding=(0, 1))
+        total = float(p.steps) if p.steps else None
+        of = f"/{p.steps}" if p.steps is not None else ""
+        bar.add_row(
+            Text(f"{p.phase} · {p.workflow}", style="bold"),
+            ProgressBar(total=total, completed=p.steps_done, width=40, pulse=total is None),
+            Text(f"{p.steps_done}{of}"),
+        )
+        return Group(bar, Text("   ".join(p.numbers()), style="cyan"))
+
+
+@contextmanager
+def watching(out: TextIO) -> Iterator[Observer]:
+    """The display that suits ``out``, from here to the end of the ``with``."""
+    if out.isatty() and os.environ.get("TERM") != "dumb":
+        with LiveDisplay(Console(file=out, highlight=False)) as display:
+            yield display
+    else:
+        yield PlainDisplay(out)
+
+
+def can_draw(out: TextIO) -> bool:
+    """Whether ``out`` takes the signs of charts; plain ones are drawn otherwise."""
+    return (out.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def percent(share: float) -> str:
+    """0.4567 as ``45.7%``."""
+    return f"{100 * share:.1f}%"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``8.3s``, ``2m 05s``, ``1h 04m``."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"

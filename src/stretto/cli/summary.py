@@ -1,0 +1,132 @@
+"""What is said when a run ends, and by ``runs show`` and ``runs list``: plain text made from its record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stretto.cli.curve import curve_of, draw_chart, save_png
+from stretto.cli.progress import duration, percent
+from stretto.store import Evaluation, Example, PhaseBody, RunView
+
+__all__ = ["Pair", "compared", "describe_run", "end_of_run", "run_table"]
+
+NUM_PROBLEMS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One held-out problem at the first and at the last evaluation of the main phase."""
+
+    before: Example
+    after: Example
+
+    @property
+    def changed(self) -> bool:
+        """Whether the answer is another one now."""
+        return self.before.completion != self.after.completion
+
+
+def compared(evaluations: Sequence[Evaluation], num: int = NUM_PROBLEMS) -> list[Pair]:
+    """The first ``num`` problems whose answers changed between the first and the last evaluation, whatever became of
+    them; filled up with others if fewer did."""
+    if len(evaluations) < 2:
+        return []
+    later = {example.uid: example for example in evaluations[-1].body.examples}
+    pairs = [Pair(before=e, after=later[e.uid]) for e in evaluations[0].body.examples if e.uid in later]
+    return sorted(pairs, key=lambda pair: not pair.changed)[:num]
+
+
+def end_of_run(view: RunView, *, unicode: bool = True) -> str:
+    """The summary of a run that has ended: figures, curve (also saved as ``curve.png``), problems, what to try next."""
+    workflow = _workflow(view)
+    curve = curve_of(view, workflow)
+    parts = ["\n".join(_figures(view))]
+    if curve.main or curve.reward:
+        picture = view.path / "curve.png"
+        save_png(curve, picture, f"{view.name}: {workflow}, seed {view.seed}")
+        parts.append(f"{draw_chart(curve, unicode=unicode)}\n\nThe same as a picture: {picture}")
+    problems = _problems(compared(view.evaluations()))
+    if problems:
+        parts.append("\n".join(["Held-out problems, before and after:", *problems]))
+    parts.append("\n".join(["Next:", *_next(view)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def describe_run(view: RunView, *, unicode: bool = True) -> str:
+    """A run as it stands: figures, curve, last metrics, errors."""
+    curve = curve_of(view, _workflow(view))
+    parts = ["\n".join(_figures(view))]
+    if curve.main or curve.reward:
+        parts.append(draw_chart(curve, unicode=unicode))
+    if view.metrics:
+        width = max(map(len, view.metrics))
+        parts.append("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in sorted(view.metrics.items())))
+    errors = [f"  {error.type}: {error.message}" for error in view.errors()]
+    if errors:
+        parts.append("\n".join(["Errors:", *errors]))
+    return "\n\n".join(parts) + "\n"
+
+
+def run_table(views: Sequence[RunView]) -> str:
+    """One line per run."""
+    rows = [("run", "status", "steps", "seed", "accuracy", "wall")]
+    for view in views:
+        evaluations = view.evaluations()
+        accuracy = percent(evaluations[-1].body.accuracy) if evaluations else "-"
+        rows.append((view.name, view.status, f"{view.steps}", f"{view.seed}", accuracy, duration(view.wall_s)))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows) + "\n"
+
+
+def _figures(view: RunView) -> list[str]:
+    times = f"{duration(view.wall_s)} (CPU time {duration(view.cpu_s)})"
+    lines = [f"Run {view.name}: {view.status}, {view.steps} steps in {times}, seed {view.seed}, in {view.path}"]
+    evaluations = view.evaluations()
+    if evaluations:
+        first, last = evaluations[0].body, evaluations[-1].body
+        name = last.name.replace("_", "-").capitalize()
+        gain = f" ({100 * (last.accuracy - first.accuracy):+.1f} points)" if len(evaluations) > 1 else ""
+        before = f"{percent(first.accuracy)} -> " if len(evaluations) > 1 else ""
+        lines.append(f"{name} accuracy: {before}{percent(last.accuracy)}{gain}, greedy, {last.n} problems")
+    return lines
+
+
+def _problems(pairs: Sequence[Pair]) -> list[str]:
+    rows = [(_line(p.before.prompt), _answer(p.before), _answer(p.after), _line(str(p.after.answer))) for p in pairs]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
+    return [
+        f"  {prompt:<{widths[0]}}  {before:<{widths[1]}}  ->  {after:<{widths[2]}}  (answer {answer})"
+        for prompt, before, after, answer in rows
+    ]
+
+
+def _answer(example: Example) -> str:
+    if example.reward is None:
+        return _line(example.completion)
+    return f"{_line(example.completion)} {'right' if example.reward >= 1 else 'wrong'}"
+
+
+def _line(text: str) -> str:
+    """Text on one line of bounded length, with what a terminal would act on escaped."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return shown if len(shown) <= 40 else f"{shown[:37]}..."
+
+
+def _next(view: RunView) -> list[str]:
+    run = view.name if view.path.parent == Path("runs") else str(view.path)
+    commands = [(f"stretto runs show {run}", "its figures again; --json for programs")]
+    if view.status == "done":
+        commands.append((f"stretto eval {run}", "the trained policy on every held-out problem"))
+        commands.append((f"stretto resume {run} steps={view.steps + 200}", "train on"))
+    else:
+        commands.append((f"stretto resume {run}", "go on where it stopped"))
+    commands.append(("stretto train quickstart seed=1", "the same from another start"))
+    commands.append(("stretto train ppo-addition", "the same task by PPO"))
+    commands.append(("stretto graph ppo-addition", "what a step of it does"))
+    width = max(len(command) for command, _ in commands)
+    return [f"  {command:<{width}}  {what}" for command, what in commands]
+
+
+def _workflow(view: RunView) -> str:
+    names = [e.body.workflow for e in view.events if isinstance(e.body, PhaseBody) and e.phase == "main"]
+    return names[0] if names else "main"

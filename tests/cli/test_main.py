@@ -1,0 +1,144 @@
+"""The command line from outside: messages and exit statuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from stretto.cli.main import exit_status, main
+from stretto.errors import ConfigError, DataError, GraphError, Interrupted, ResumeError, RewardError, StoreError
+
+
+def run(capsys, *arguments):
+    status = main(arguments)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_help_shows_every_command_with_an_example(capsys):
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    for command in ("train", "check", "graph", "resume", "eval", "runs"):
+        assert command in out
+        status, text, _ = run(capsys, command, "--help")
+        assert status == 0
+        assert command == "runs" or f"Example: stretto {command} " in text
+    for command in ("list", "show"):
+        assert "Example: stretto runs" in run(capsys, "runs", command, "--help")[1]
+
+
+def test_help_of_train_lists_every_key(capsys):
+    out = run(capsys, "train", "--help")[1]
+    for key in ("backend.lr", "algorithm.lam (ppo)", "warmup.evaluate.every", "save.keep_best"):
+        assert key in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian"], "Did you mean 'train'"),
+        (["train"], "RECIPE"),
+        (["train", "quickstart", "--steps=3"], "No such option"),
+        (["train", "quikstart"], "Did you mean 'quickstart'"),
+        (["check", "quickstart", "stesp=3"], "Did you mean 'steps'"),
+        (["train", "quickstart", "evaluate.every=0"], "evaluate.every=0 cannot be used"),
+        (["train", "quickstart", "save.every=-5"], "save.every=-5 cannot be used"),
+        (["graph", "pppo"], "Did you mean 'ppo'"),
+        (["graph", "ppo", "steps=3"], "ppo is a workflow"),
+        (["graph", "quickstart", "--format", "png"], "png"),
+        (["resume", "nothing"], "there is no run 'nothing' in runs"),
+        (["runs", "show"], "there is no run in runs"),
+        (["runs", "shwo"], "Did you mean 'show'"),
+    ],
+)
+def test_what_the_user_gets_wrong_exits_2_with_a_sentence(capsys, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(capsys, *arguments)
+    assert status == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []  # nothing was started
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError("x"), 2),
+        (GraphError("x"), 2),
+        (DataError("x"), 2),
+        (ResumeError("x"), 2),
+        (RewardError("x"), 3),
+        (StoreError("x"), 3),
+        (Interrupted("x"), 130),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("x"), 3),
+        (SystemExit(0), 0),
+        (SystemExit(2), 2),
+    ],
+)
+def test_each_kind_of_error_has_its_status(capsys, error, status):  # pitfall 34
+    def command():
+        raise error
+
+    assert exit_status(command) == status
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_traceback_comes_with_debug_only(capsys):
+    for arguments in (["train", "quikstart", "--debug"], ["--debug", "train", "quikstart"]):
+        status, _, err = run(capsys, *arguments)
+        assert status == 2
+        assert "Traceback (most recent call last)" in err
+        assert err.rstrip().splitlines()[-1].startswith("error: no recipe is called 'quikstart'")
+
+
+def test_runs_are_listed_and_shown(capsys, monkeypatch, tmp_path, make_run):
+    monkeypatch.chdir(tmp_path)
+    assert "there is no run in runs" in run(capsys, "runs", "list")[1]
+    make_run("one")
+    make_run("two")
+    status, out, _ = run(capsys, "runs", "list")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["run", "one", "two"]
+    shown = json.loads(run(capsys, "runs", "show", "--json")[1])
+    assert {"run", "status", "steps", "seed", "wall_s", "cpu_s", "evals", "metrics"} <= shown.keys()
+    assert (shown["run"], shown["steps"], shown["seed"]) == ("two", 200, 3)
+    assert shown["evals"][0] == {"step": 0, "name": "held_out", "accuracy": 0.473, "n": 2000}
+    assert run(capsys, "runs", "show", "one", "--dir", str(tmp_path / "runs"))[1].startswith("Run one: done, 200 steps")
+    status, _, err = run(capsys, "runs", "show", "onne")
+    assert (status, "Did you mean 'one'" in err) == (2, True)
+
+
+def test_a_damaged_record_exits_3_naming_the_line(capsys, monkeypatch, tmp_path, make_run):
+    monkeypatch.chdir(tmp_path)
+    events = make_run("one") / "events.jsonl"
+    lines = events.read_text().splitlines(keepends=True)
+    events.write_text("".join([*lines[:4], "{nonsense\n", *lines[4:]]))
+    status, _, err = run(capsys, "runs", "show", "one")
+    assert status == 3
+    assert "events.jsonl, line 5" in err
+
+
+def stretto(*arguments, cwd):
+    command = [sys.executable, "-m", "stretto.cli.main", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_process_exits_with_the_status(tmp_path):
+    unknown = stretto("train", "quikstart", cwd=tmp_path)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert unknown.stderr.startswith("error: no recipe is called 'quikstart'. Did you mean 'quickstart'?")
+    assert stretto("runs", "list", cwd=tmp_path).returncode == 0
+    assert stretto("nonsense", cwd=tmp_path).returncode == 2
+
+
+def test_importing_the_command_line_is_light(tmp_path):
+    code = (
+        "import sys, stretto.cli.main as m\n"
+        "status = m.main(['--help'])\n"
+        "heavy = {'torch', 'ray', 'transformers', 'matplotlib', 'pydantic', 'numpy', 'rich'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else status)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr

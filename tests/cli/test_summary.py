@@ -1,0 +1,58 @@
+"""What is said of a run when it ends, and later."""
+
+from stretto.cli.summary import compared, describe_run, end_of_run, run_table
+from stretto.store import EvalBody, Evaluation, Example, RunView
+
+
+def evaluation(*completions: str, step: int = 0) -> Evaluation:
+    examples = tuple(
+        Example(uid=f"{i}", prompt=f"p{i}", completion=c, answer="1", reward=float(c == "1"))
+        for i, c in enumerate(completions)
+    )
+    return Evaluation(phase="main", step=step, body=EvalBody(name="held_out", accuracy=0.5, n=9, examples=examples))
+
+
+def test_changed_problems_come_first_whatever_became_of_them():
+    pairs = compared([evaluation("1", "2", "1", "3"), evaluation("0"), evaluation("1", "1", "5", "3", step=9)])
+    assert [p.before.uid for p in pairs] == ["1", "2", "0"]
+    assert [p.changed for p in pairs] == [True, True, False]
+    assert compared([evaluation("1")]) == []
+    assert compared([]) == []
+
+
+def test_the_end_of_a_run(view):
+    text = end_of_run(view)
+    lines = text.splitlines()
+    assert lines[0].startswith("Run quickstart: done, 200 steps in ")
+    assert "seed 3" in lines[0]
+    assert lines[1] == "Held-out accuracy: 47.3% -> 88.2% (+40.9 points), greedy, 2000 problems"
+    assert (view.path / "curve.png").is_file()
+    assert f"The same as a picture: {view.path / 'curve.png'}" in text
+    assert "Held-out problems, before and after:" in text
+    # The four that were right stay right; the next three changed. A newline in an answer is shown, not printed.
+    assert r"  4+4=  7\n wrong  ->  8 right   (answer 8)" in lines
+    assert f"  stretto eval {view.path}" in text
+    assert "stretto train quickstart seed=1" in text
+    assert "●" in text
+    assert end_of_run(view, unicode=False).isascii()
+
+
+def test_a_run_that_goes_on_or_was_killed_is_to_be_resumed(make_run):
+    killed = RunView(make_run(end=False))
+    assert killed.status == "killed"
+    assert f"stretto resume {killed.path} " in end_of_run(killed)
+
+
+def test_a_run_shown(view):
+    text = describe_run(view)
+    assert "reward/mean " in text
+    assert "●" in text
+
+
+def test_the_table_of_runs(make_run):
+    table = run_table([RunView(make_run("one")), RunView(make_run("two", end=False))])
+    assert [line.split()[:5] for line in table.splitlines()] == [
+        ["run", "status", "steps", "seed", "accuracy"],
+        ["one", "done", "200", "3", "88.2%"],
+        ["two", "killed", "200", "3", "88.2%"],
+    ]
