@@ -34,7 +34,8 @@ class CodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """What a run is. ``config`` is the resolved recipe; ``steps`` None if epochs decide; ``parent`` its origin.
+    """What a run is. ``config`` is the resolved recipe, ``given`` the keys of it that a workflow must read; ``steps``
+    None if epochs decide; ``parent`` its origin.
 
     ``threads``: CPU threads of training, on which bits depend, as they do on ``machine``.
     """
@@ -44,6 +45,7 @@ class RunInfo:
     seed: int
     steps: int | None
     config: Mapping[str, Json]
+    given: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     code: CodeState | None = None
     parent: str | None = None
@@ -83,7 +85,8 @@ def read_info(path: Path) -> RunInfo:
     raw = read_json(path)
     try:
         code = raw.pop("code")
-        return RunInfo(code=None if code is None else CodeState(**code), **raw)
+        given = tuple(raw.pop("given"))
+        return RunInfo(code=None if code is None else CodeState(**code), given=given, **raw)
     except (TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{path} is not a run description of schema {SCHEMA}: {error}.") from error
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from stretto.errors import StoreError
 from stretto.store.durable import encode_json
-from stretto.types import Json, Setting
+from stretto.types import Json
 
 __all__ = [
     "SCHEMA",
@@ -201,8 +201,8 @@ class SettingBody:
 
     kind: ClassVar[EventKind] = "setting"
     key: str
-    old: Setting
-    new: Setting
+    old: Json
+    new: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,23 +117,27 @@ def _group(raw: Mapping[str, Any]) -> Group:
             messages=None if messages is None else tuple(Message(**message) for message in messages),
             media=tuple(prompt["media"]),
         ),
-        trajectories=tuple(
-            Trajectory(
-                key=Key(*t["key"]),
-                token_ids_T=np.array(t["token_ids"], np.int32),
-                mask_T=np.frombuffer(t["mask"].encode("ascii"), np.uint8) & np.uint8(1),
-                logprobs_T=np.frombuffer(a2b_base64(t["logprobs"], strict_mode=True), _F4).astype(np.float32),
-                versions=tuple(Span(*span) for span in t["versions"]),
-                finish=t["finish"],
-                text=t["text"],
-                temperature=t["temperature"],
-                rewards=t["rewards"],
-                reward=t["reward"],
-                info=t["info"],
-            )
-            for t in raw["trajectories"]
-        ),
+        trajectories=tuple(_row(row) for row in raw["trajectories"]),
     )
+
+
+def _row(raw: Mapping[str, Any]) -> Trajectory:
+    trajectory = Trajectory(
+        key=Key(*raw["key"]),
+        token_ids_T=np.array(raw["token_ids"], np.int32),
+        mask_T=np.frombuffer(raw["mask"].encode("ascii"), np.uint8) & np.uint8(1),
+        logprobs_T=np.frombuffer(a2b_base64(raw["logprobs"], strict_mode=True), _F4).astype(np.float32),
+        versions=tuple(Span(*span) for span in raw["versions"]),
+        finish=raw["finish"],
+        text=raw["text"],
+        temperature=raw["temperature"],
+        rewards=raw["rewards"],
+        reward=raw["reward"],
+        info=raw["info"],
+    )
+    if not len(trajectory.token_ids_T) == len(trajectory.mask_T) == len(trajectory.logprobs_T):
+        raise ValueError(f"{trajectory.key} has tokens, mask and log-probs of different lengths")
+    return trajectory
 
 
 def rollout_path(folder: Path, phase: str, attempt: int) -> Path:

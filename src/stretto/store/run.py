@@ -57,6 +57,7 @@ class RunSpec:
     config: Mapping[str, Json]
     seed: int
     steps: int | None
+    given: tuple[str, ...] = ()
     name: str | None = None
     parent: str | None = None
     threads: int | None = None
@@ -114,7 +115,7 @@ class RunStore:
             ) from error
         info = describe(path.name, spec.config, seed=spec.seed, steps=spec.steps)
         try:
-            write_info(path / "run.json", replace(info, parent=spec.parent, threads=spec.threads))
+            write_info(path / "run.json", replace(info, given=spec.given, parent=spec.parent, threads=spec.threads))
             return cls(path, read_info(path / "run.json"), lock, Found(taken=None))
         except BaseException:
             lock.release()
