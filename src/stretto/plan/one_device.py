@@ -1,0 +1,173 @@
+"""The plan for one device: every Model on it, one rank, and the memory that takes against what is there.
+
+Pure: no device is asked. Activations are an estimate; every other part is exact for the native engine and the torch
+backend, which take turns in one process.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from stretto.errors import ConfigError, nearest
+from stretto.plan.models import ModelFacts
+
+__all__ = ["PARTS", "DeviceFacts", "ModelPlan", "Plan", "Usage", "check_plan", "make_plan"]
+
+PARTS = ("weights", "gradients", "optimizer", "engine copy", "kv cache", "activations")
+"""What memory goes to, in the order it is shown."""
+
+_KINDS = ("generate", "score", "train")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """A device by name (``cpu``, ``cuda:0``) and the bytes of memory a run may take on it."""
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How engine and backend use Models. Precisions are bytes per number.
+
+    ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time; one forward and backward takes
+    ``microbatch_tokens`` tokens. Master weights are float32 whatever ``train_bytes`` is.
+    """
+
+    slots: int
+    max_len: int
+    microbatch_tokens: int
+    engine_bytes: int = 4
+    train_bytes: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """One Model on its device: what it does there, and bytes by part (``PARTS``)."""
+
+    name: str
+    roles: tuple[str, ...]
+    parameters: int
+    memory: Mapping[str, int]
+
+    @property
+    def resident_bytes(self) -> int:
+        """What it holds all the time: everything but activations."""
+        return sum(size for part, size in self.memory.items() if part != "activations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Who sits where, and what follows.
+
+    ``layout`` is ``replicated``: each Model whole on the one device. ``programs`` gives each rank set its per-step
+    nodes in order. ``process_groups`` is empty: one rank talks to nobody.
+    """
+
+    device: DeviceFacts
+    models: tuple[ModelPlan, ...]
+    programs: Mapping[tuple[int, ...], tuple[str, ...]]
+    layout: str = "replicated"
+    process_groups: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything resident, and the activations of the largest Model: Models compute one at a time."""
+        turns = max((model.memory["activations"] for model in self.models), default=0)
+        return sum(model.resident_bytes for model in self.models) + turns
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has that much."""
+        return self.total_bytes <= self.device.memory_bytes
+
+
+def make_plan(
+    models: Mapping[str, ModelFacts],
+    roles: Mapping[str, Collection[str]],
+    program: Sequence[str],
+    device: DeviceFacts,
+    usage: Usage,
+) -> Plan:
+    """The plan for one device.
+
+    ``models`` are the Models there are; ``roles`` are those a graph needs, with the roles each is needed in
+    (``stretto.graph.models_of``); ``program`` are the ids of its per-step nodes in order. A needed Model without facts
+    raises ConfigError.
+    """
+    for name in roles:
+        if name not in models:
+            raise ConfigError(
+                f"the workflow needs the Model {name!r}, which no config provides.{nearest(name, models)} "
+                "Put its nodes on a Model of the run."
+            )
+    return Plan(
+        device=device,
+        models=tuple(_model_plan(name, models[name], roles[name], usage) for name in models if name in roles),
+        programs=MappingProxyType({(0,): tuple(program)}),
+    )
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that does not fit, with the numbers."""
+    if plan.fits:
+        return
+    short = plan.total_bytes - plan.device.memory_bytes
+    largest = max(
+        ((size, part, model.name) for model in plan.models for part, size in model.memory.items()), default=None
+    )
+    most = f" The largest part is {largest[1]} of {largest[2]}, {show_bytes(largest[0])}." if largest else ""
+    raise ConfigError(
+        f"the run needs {show_bytes(plan.total_bytes)} on {plan.device.name}, which has "
+        f"{show_bytes(plan.device.memory_bytes)}: {show_bytes(short)} too little.{most} "
+        "Use a smaller model, engine.slots, engine.max_len or backend.microbatch_tokens, or engine.dtype=bfloat16."
+    )
+
+
+def show_bytes(size: int) -> str:
+    """Bytes for people, in binary units: ``1.5 GiB``."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usage) -> ModelPlan:
+    trains, generates = "train" in roles, "generate" in roles
+    count = facts.parameters
+    kv = usage.slots * usage.max_len * facts.kv_values_per_token * usage.engine_bytes
+    memory = {
+        "weights": 4 * count,
+        "gradients": 4 * count * trains,
+        # AdamW keeps two float32 moments.
+        "optimizer": 8 * count * trains,
+        "engine copy": usage.engine_bytes * count * generates,
+        "kv cache": kv * generates,
+        "activations": _activations(facts, roles, usage),
+    }
+    assert tuple(memory) == PARTS
+    return ModelPlan(
+        name=name,
+        roles=tuple(kind for kind in _KINDS if kind in roles),
+        parameters=count,
+        memory=MappingProxyType(memory),
+    )
+
+
+def _activations(facts: ModelFacts, roles: Collection[str], usage: Usage) -> int:
+    """An estimate for one micro-batch of T tokens.
+
+    A layer keeps, per token, its two norms' inputs and outputs, queries, keys, values and attention output, and gate,
+    up and their product: 4h + 2q + 2kv + 3i numbers. Training keeps every layer's, scoring one layer's. The head works
+    in chunks and keeps hidden states. Lower precision keeps a cast copy of the weights while it computes.
+    """
+    if "train" not in roles and "score" not in roles:
+        return 0
+    q, kv = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
+    per_token = 4 * facts.hidden + 2 * q + 2 * kv + 3 * facts.intermediate
+    layers = facts.layers if "train" in roles else 1
+    casts = usage.train_bytes * facts.parameters if usage.train_bytes != 4 else 0
+    return usage.microbatch_tokens * (layers * per_token + 2 * facts.hidden) * usage.train_bytes + casts

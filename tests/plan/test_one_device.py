@@ -1,0 +1,96 @@
+"""The one-device plan: memory by hand, what fits, what is printed."""
+
+import pytest
+
+from stretto.errors import ConfigError
+from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan, show_bytes
+
+TINY = ModelFacts(
+    family="llama", vocab_size=10, hidden=4, intermediate=6, layers=2, heads=2, kv_heads=1, head_dim=2, tied=True
+)
+# embedding 40, final norm 4, each layer: q 16, k 8, v 8, o 16, mlp 72, norms 8
+COUNT = 40 + 4 + 2 * (16 + 8 + 8 + 16 + 72 + 8)
+ROLES = {"policy": {"generate", "train"}, "reference": {"score"}}
+USAGE = Usage(slots=3, max_len=5, microbatch_tokens=7, engine_bytes=2)
+CPU = DeviceFacts(name="cpu", memory_bytes=1 << 30)
+
+
+def plan(device=CPU, usage=USAGE, roles=ROLES):
+    return make_plan({"policy": TINY, "reference": TINY, "critic": TINY}, roles, ["batch", "learn"], device, usage)
+
+
+def test_memory_by_hand():
+    policy, reference = plan().models
+    assert TINY.parameters == COUNT
+    assert policy.roles == ("generate", "train")
+    per_token = 4 * 4 + 2 * 4 + 2 * 2 + 3 * 6
+    assert dict(policy.memory) == {
+        "weights": 4 * COUNT,
+        "gradients": 4 * COUNT,
+        "optimizer": 8 * COUNT,
+        "engine copy": 2 * COUNT,
+        "kv cache": 3 * 5 * (2 * 2 * 1 * 2) * 2,
+        "activations": 7 * (2 * per_token + 8) * 4,
+    }
+    assert dict(reference.memory) == {
+        "weights": 4 * COUNT,
+        "gradients": 0,
+        "optimizer": 0,
+        "engine copy": 0,
+        "kv cache": 0,
+        "activations": 7 * (per_token + 8) * 4,
+    }
+
+
+def test_models_take_turns_so_the_largest_activations_count_once():
+    made = plan()
+    policy, reference = made.models
+    assert made.total_bytes == policy.resident_bytes + reference.resident_bytes + policy.memory["activations"]
+
+
+def test_lower_precision_keeps_a_cast_copy_of_the_weights():
+    full, half = plan(), plan(usage=Usage(slots=3, max_len=5, microbatch_tokens=7, engine_bytes=2, train_bytes=2))
+    assert half.models[0].memory["activations"] == full.models[0].memory["activations"] // 2 + 2 * COUNT
+    assert half.models[0].memory["weights"] == 4 * COUNT
+
+
+def test_one_rank_runs_every_step_node_and_models_nobody_needs_stay_away():
+    made = plan()
+    assert dict(made.programs) == {(0,): ("batch", "learn")}
+    assert made.process_groups == ()
+    assert [model.name for model in made.models] == ["policy", "reference"]
+    assert made == plan()
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers():
+    made = plan(DeviceFacts(name="cpu", memory_bytes=1024))
+    assert not made.fits
+    total = show_bytes(made.total_bytes)
+    with pytest.raises(ConfigError, match=rf"needs {total} on cpu, which has 1.0 KiB: .* too little. The largest part"):
+        check_plan(made)
+    exact = plan(DeviceFacts(name="cpu", memory_bytes=made.total_bytes))
+    check_plan(exact)
+    assert "does NOT fit" in render_plan(made)
+
+
+def test_a_needed_model_must_exist():
+    with pytest.raises(ConfigError, match=r"needs the Model 'critik', which no config provides. Did you mean 'critic'"):
+        plan(roles={"critik": {"train"}})
+
+
+def test_the_table_says_who_sits_where():
+    text = render_plan(plan())
+    lines = text.splitlines()
+    assert lines[0].startswith("device cpu, each Model replicated")
+    assert lines[2].split()[:3] == ["model", "roles", "parameters"]
+    assert lines[4].startswith("policy     generate, train         300")
+    assert "rank 0 runs  batch > learn" in lines
+    assert "process groups: none (one rank)" in lines
+    assert any(line.startswith("fits: ") and line.endswith("of 1.0 GiB (activations estimated)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (300 << 20, "300 MiB"), (5 << 40, "5.0 TiB")]
+)
+def test_bytes_for_people(size, text):
+    assert show_bytes(size) == text
