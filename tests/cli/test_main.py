@@ -1,6 +1,7 @@
 """The command line from outside: messages and exit statuses."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -93,6 +94,29 @@ def test_the_traceback_comes_with_debug_only(capsys):
         assert err.rstrip().splitlines()[-1].startswith("error: no recipe is called 'quikstart'")
 
 
+def test_a_graph_is_drawn_in_every_form(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, text, _ = run(capsys, "graph", "ppo")
+    assert status == 0
+    assert any("ref" in line and "value" in line and "[" in line for line in text.splitlines())  # side by side
+    assert run(capsys, "graph", "quickstart")[1].startswith("workflow grpo")
+    assert "kl_coef=0.5" in run(capsys, "graph", "quickstart", "algorithm.kl_coef=0.5")[1]
+    assert json.loads(run(capsys, "graph", "ppo", "--format", "json")[1])["workflow"] == "ppo"
+    status, said, _ = run(capsys, "graph", "ppo", "--format", "svg", "-o", "ppo.svg")
+    assert (status, said) == (0, "wrote ppo.svg\n")
+    assert (tmp_path / "ppo.svg").read_text().startswith("<svg")
+    # The written form can be drawn again, and a workflow of one's own is found in the working folder.
+    assert run(capsys, "graph", "ppo", "-f", "yaml", "-o", "mine.yaml")[0] == 0
+    assert run(capsys, "graph", "mine.yaml")[1] == text
+    (tmp_path / "flows_of_mine.py").write_text("from stretto.workflows.builtin import ppo, grpo as flow\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(capsys, "graph", "flows_of_mine:ppo")[1] == text
+    status, _, err = run(capsys, "graph", "flows_of_mine:flw")
+    assert (status, "Did you mean 'flow'" in err) == (2, True)
+    status, _, err = run(capsys, "graph", "ppo", "-o", "missing/ppo.txt")
+    assert (status, "missing/ppo.txt cannot be written" in err) == (2, True)
+
+
 def test_runs_are_listed_and_shown(capsys, monkeypatch, tmp_path, make_run):
     monkeypatch.chdir(tmp_path)
     assert "there is no run in runs" in run(capsys, "runs", "list")[1]
@@ -131,6 +155,13 @@ def test_the_process_exits_with_the_status(tmp_path):
     assert unknown.stderr.startswith("error: no recipe is called 'quikstart'. Did you mean 'quickstart'?")
     assert stretto("runs", "list", cwd=tmp_path).returncode == 0
     assert stretto("nonsense", cwd=tmp_path).returncode == 2
+
+
+def test_a_terminal_without_the_signs_still_gets_the_drawing(tmp_path):
+    command = [sys.executable, "-m", "stretto.cli.main", "graph", "ppo"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=False)
+    assert (found.returncode, found.stderr) == (0, b"")
 
 
 def test_importing_the_command_line_is_light(tmp_path):

@@ -8,7 +8,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.config.algorithms import PpoConfig
 from stretto.config.load import load_recipe, recipe_from_mapping
+from stretto.config.overrides import apply_overrides
 from stretto.config.reading import parse_value
 from stretto.config.recipe import Recipe
 from stretto.config.sections import SamplingConfig
@@ -164,7 +166,7 @@ def test_a_function_makes_a_recipe(tmp_path, monkeypatch):
         "def whole():\n    return Recipe(steps=4)\n"
         "def wrong():\n    return 5\n"
     )
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     loaded = load_recipe("my_recipes_xyz:small", ["save.every=1"], packaged=FOLDER)
     assert (loaded.hint, loaded.recipe.steps, loaded.recipe.save.every) == ("small", 3, 1)
     assert load("my_recipes_xyz:whole", "algorithm.type=ppo").algorithm.type == "ppo"
@@ -174,6 +176,17 @@ def test_a_function_makes_a_recipe(tmp_path, monkeypatch):
 
 
 # --- overrides ----------------------------------------------------------------------------------------------------
+
+
+def test_only_what_was_given_counts_as_given():
+    given = Recipe(steps=4, algorithm=PpoConfig(), sampling=SamplingConfig(n=3))
+    recipe = recipe_from_mapping({"steps": 4, "algorithm": PpoConfig(), "sampling": SamplingConfig(n=3)})
+    assert recipe == given
+    assert recipe.sampling.model_fields_set == {"n"}
+    assert recipe.algorithm.model_fields_set == {"type"}
+    changed, _ = apply_overrides(given, ["sampling.max_tokens=3"])
+    assert changed.sampling.model_fields_set == {"n", "max_tokens"}
+    assert load("quickstart").algorithm.model_fields_set == {"type"}
 
 
 def test_overrides_set_keys_sections_and_nulls():

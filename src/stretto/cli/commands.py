@@ -183,14 +183,13 @@ def _load(recipe: str, overrides: list[str] | None) -> "LoadedRecipe":
 
 
 def _graph_of(what: str, overrides: list[str] | None) -> "Graph":
-    """The graph of a workflow's name, of a workflow's YAML (it has ``nodes``), or of a recipe."""
+    """The graph of a workflow (its name, its file, its ``module:function``), or else of a recipe."""
     from stretto.errors import ConfigError, nearest
     from stretto.recipes import packaged
     from stretto.workflows.builtin import WORKFLOWS
 
-    is_name = ":" not in what and not what.endswith((".yaml", ".yml"))
-    if what not in WORKFLOWS and not _is_workflow_file(what):
-        if is_name and what not in packaged():
+    if what not in WORKFLOWS and not _is_workflow(what):
+        if ":" not in what and not Path(what).suffix and what not in packaged():
             raise ConfigError(f"no recipe or workflow is called {what!r}.{nearest(what, [*WORKFLOWS, *packaged()])}")
         recipe = _load(what, overrides).recipe
     elif overrides:
@@ -203,18 +202,31 @@ def _graph_of(what: str, overrides: list[str] | None) -> "Graph":
     return graph_of(recipe)
 
 
-def _is_workflow_file(what: str) -> bool:
-    """Whether this is the written form of a graph rather than a recipe."""
+def _is_workflow(what: str) -> bool:
+    """Whether a file is the written form of a graph (it has ``nodes``), or ``module:function`` is a workflow."""
     from stretto.config.reading import has_key
+    from stretto.errors import GraphError
+    from stretto.graph import load_workflow
 
-    return what.endswith((".yaml", ".yml")) and has_key(Path(what), "nodes")
+    suffix = Path(what).suffix
+    if suffix in (".yaml", ".yml"):
+        return has_key(Path(what), "nodes")
+    if ":" in what:
+        try:
+            load_workflow(what)
+        except GraphError:
+            return False  # then it has to be a recipe, and what is wrong with it is said when it is loaded
+        return True
+    return suffix == ".json"
 
 
 def _draw(graph: "Graph", format: Format) -> str:
-    import yaml
+    from stretto.graph import draw_json, draw_svg, draw_text, dump_yaml
 
-    from stretto.graph import draw_json, draw_svg, draw_text, dump_graph
-
-    if format is Format.yaml:
-        return yaml.safe_dump(dump_graph(graph), sort_keys=False, allow_unicode=True)
-    return {Format.text: draw_text, Format.svg: draw_svg, Format.json: draw_json}[format](graph)
+    draw: dict[Format, Callable[[Graph], str]] = {
+        Format.text: draw_text,
+        Format.svg: draw_svg,
+        Format.json: draw_json,
+        Format.yaml: dump_yaml,
+    }
+    return draw[format](graph)

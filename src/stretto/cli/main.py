@@ -4,9 +4,11 @@
 sentence on standard error; its traceback is shown with ``--debug`` only.
 """
 
+import io
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,6 +50,11 @@ runs.register(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (the process's own by default) and return its exit status."""
+    if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does, so that module:function finds the user's own modules
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a sign that a terminal lacks must not end a command
     given = list(sys.argv[1:] if arguments is None else arguments)
     plain = [a for a in given if a != "--debug"]
     return exit_status(lambda: app(plain, prog_name="stretto"), debug=plain != given)

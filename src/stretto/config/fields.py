@@ -22,6 +22,7 @@ __all__ = [
     "choices",
     "field_docs",
     "filled_by",
+    "given_tree",
     "is_text",
     "nullable",
     "sections_of",
@@ -47,6 +48,16 @@ class FieldDoc:
 def as_mapping(value: object) -> Mapping[str, Any] | None:
     """``value`` if it is a mapping, else None. Keys of recipes are text wherever they come from."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
+
+
+def given_tree(section: Section) -> dict[str, Any]:
+    """What was given of a section, as the mapping that makes it again: defaults that nobody wrote stay out."""
+    tree: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if name in section.model_fields_set or name == "type":
+            tree[name] = given_tree(value) if isinstance(value, Section) else value
+    return tree
 
 
 def sections_of(field: FieldInfo) -> tuple[SectionType, ...]:

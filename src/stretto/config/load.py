@@ -1,7 +1,6 @@
 """A Recipe from what a user gives: a packaged name, a YAML file, ``module:function`` or a mapping, plus overrides."""
 
 import importlib
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from stretto.config.base import Section
 from stretto.config.checking import build_recipe
-from stretto.config.fields import as_mapping
+from stretto.config.fields import as_mapping, given_tree
 from stretto.config.overrides import apply, parse_overrides
 from stretto.config.reading import SUFFIXES, Layer, find_recipe, read_layers
 from stretto.config.recipe import Recipe
@@ -45,7 +44,7 @@ def load_recipe(source: str, overrides: Sequence[str] = (), *, packaged: Path) -
 
 def recipe_from_mapping(mapping: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of nested Python mappings or section models, with ``key=value`` overrides. Raises ConfigError."""
-    tree = {key: value.model_dump() if isinstance(value, Section) else value for key, value in mapping.items()}
+    tree = {key: given_tree(value) if isinstance(value, Section) else value for key, value in mapping.items()}
     return build_recipe(apply(tree, parse_overrides(overrides)), {})
 
 
@@ -54,10 +53,8 @@ def _covers(key: str, other: str) -> bool:
 
 
 def _from_function(source: str) -> Layer:
-    """Calls ``module:function``, which returns a Recipe or a mapping; modules of the working folder are found."""
+    """Calls ``module:function``, which returns a Recipe or a mapping."""
     module_name, _, name = source.partition(":")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -68,7 +65,7 @@ def _from_function(source: str) -> Layer:
         raise ConfigError(f"the recipe {source!r}: {module_name} has no function {name!r}.{nearest(name, known)}")
     made = function()
     if isinstance(made, Recipe):
-        return Layer(tree=made.model_dump())
+        return Layer(tree=given_tree(made))
     mapping = as_mapping(made)
     if mapping is None:
         raise ConfigError(f"the recipe {source!r} returned {type(made).__name__}. Return a Recipe or a mapping.")

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from stretto.config.checking import build_recipe
-from stretto.config.fields import SectionType, as_mapping, is_text, sections_of, show
+from stretto.config.fields import SectionType, as_mapping, given_tree, is_text, sections_of, show
 from stretto.config.merging import drop_unknown
 from stretto.config.reading import parse_value
 from stretto.config.recipe import Recipe
@@ -105,7 +105,7 @@ def apply(tree: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, A
 def apply_overrides(recipe: Recipe, overrides: Sequence[str]) -> tuple[Recipe, tuple[Change, ...]]:
     """``recipe`` with any keys overridden, as for a fork, and what that changed."""
     parsed = parse_overrides(overrides)
-    new = build_recipe(apply(recipe.model_dump(), parsed), {})
+    new = build_recipe(apply(given_tree(recipe), parsed), {})
     return new, _changes(recipe, new)
 
 
