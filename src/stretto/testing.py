@@ -6,7 +6,7 @@ the driver, pool, runner and store; only the arithmetic of a Model is missing.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -109,7 +109,7 @@ class FakeEngine:
         """Nothing to stop: completions are made at once."""
 
     @asynccontextmanager
-    async def update_weights(self, version: int, *, in_flight: Literal["drain", "keep"]) -> AsyncIterator[WeightSink]:
+    async def update_weights(self, version: int, *, in_flight: Literal["drain", "keep"]) -> AsyncGenerator[WeightSink]:
         """Take weights; ``drain`` waits until nothing is pending."""
         if in_flight == "drain":
             await self._idle.wait()
@@ -147,7 +147,7 @@ class FakeBackend:
 
     def __init__(self, models: Sequence[str] = ("policy",)) -> None:
         self._weights = {m: np.zeros(1) for m in models}
-        self._gradients = {m: 0.0 for m in models}
+        self._gradients = dict.fromkeys(models, 0.0)
 
     def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
         """The sampler's log-probs for every want."""

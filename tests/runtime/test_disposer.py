@@ -65,7 +65,7 @@ def test_a_close_that_hangs_is_abandoned_and_its_processes_killed():
             disposer.own("before", 1, lambda: closed.append("before"))
             disposer.own("child", child, hang, deadline_s=0.1, pids=lambda: [child.pid])
 
-    with pytest.raises(RunError, match="child did not close within 0.1 s"):
+    with pytest.raises(RunError, match=r"child did not close within 0\.1 s"):
         asyncio.run(main())
     assert child.wait(timeout=20) == -9
     assert closed == ["before"]

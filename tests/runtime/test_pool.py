@@ -41,9 +41,14 @@ class Plant:
 
 
 def config(**changes: object) -> PoolConfig:
-    base = dict(
-        groups_per_step=3, max_staleness=0, deterministic=True, max_refills=50, steps=6, total_draws=None
-    )
+    base = {
+        "groups_per_step": 3,
+        "max_staleness": 0,
+        "deterministic": True,
+        "max_refills": 50,
+        "steps": 6,
+        "total_draws": None,
+    }
     return PoolConfig(**{**base, **changes})  # type: ignore[arg-type]
 
 

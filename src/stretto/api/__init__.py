@@ -1,0 +1,31 @@
+"""Stretto for programs: start, resume and evaluate runs, look at graphs and plans.
+
+Functions are imported when they are first used, so that ``import stretto`` stays quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stretto.api.graphs import graph_of
+    from stretto.api.plans import check
+    from stretto.api.runs import evaluate, resume, start
+    from stretto.api.training import Run, train
+
+__all__ = ["Run", "check", "evaluate", "graph_of", "resume", "start", "train"]
+
+_HOMES = {
+    "Run": "training",
+    "train": "training",
+    "start": "runs",
+    "resume": "runs",
+    "evaluate": "runs",
+    "check": "plans",
+    "graph_of": "graphs",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"stretto.api.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

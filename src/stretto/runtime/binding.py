@@ -3,7 +3,7 @@
 A per-group node gets handles that know its draw; a per-step node gets handles that know the step's learning rate.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +23,7 @@ class TextTokenizer(Protocol):
 
     def encode(self, text: str) -> Ints: ...
 
-    def decode(self, ids: Ints) -> str: ...
+    def decode(self, token_ids: Ints) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,4 @@ class _Train:
     def learn(self, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> UpdateReport:
         metrics = self.backend.accumulate(self.model, batch, columns, loss)
         report = self.backend.update(self.model, self.lr)
-        return UpdateReport(
-            model=self.model, metrics=merge_metrics((metrics, report.metrics)), skipped=report.skipped
-        )
+        return UpdateReport(model=self.model, metrics=merge_metrics((metrics, report.metrics)), skipped=report.skipped)

@@ -6,12 +6,15 @@ The only file that names the classes behind the Protocols.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from stretto.config.recipe import Recipe
 from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
 from stretto.data.order import split
 from stretto.data.sources import load_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
-from stretto.environments import Reward, RewardJudge, resolve_reward
+from stretto.environments.judge import RewardJudge
+from stretto.environments.rewards import Reward, resolve_reward
 from stretto.errors import DataError
 from stretto.graph import Graph, Workflow, models_of
 from stretto.roles import RolloutEngine, Sampling, TrainBackend
@@ -22,9 +25,8 @@ from stretto.runtime.phases import Phase, main_phase, warmup_phase
 from stretto.runtime.worker import Worker
 from stretto.testing import FakeBackend, FakeEngine
 from stretto.types import Prompt
-from stretto.weights.in_process import InProcessSync
 
-__all__ = ["Given", "Job", "open_parts", "prepare"]
+__all__ = ["Given", "Job", "open_parts", "prepare", "threads_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,7 +95,10 @@ def prepare(recipe: Recipe, given: Given) -> Job:
 async def open_parts(job: Job, disposer: Disposer) -> Parts:
     """Start-up up to the Models: reward processes, worker, backend, engine. The first publication is the driver's."""
     recipe = job.recipe
-    judge = RewardJudge(recipe.reward, job.reward)
+    # torch takes seconds to import: only what trains or evaluates pays.
+    from stretto.weights.in_process import InProcessSync
+
+    judge = RewardJudge(recipe.reward, job.reward, deterministic=recipe.schedule.deterministic)
     disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
     await judge.start()
     worker = Worker()
@@ -115,6 +120,13 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
     )
 
 
+def threads_of(recipe: Recipe) -> int | None:
+    """The intra-op threads the learner will use, on which bits depend; None if it computes nothing."""
+    if isinstance(recipe.backend, FakeBackendConfig):
+        return None
+    return recipe.backend.threads or psutil.cpu_count(logical=False) or 1
+
+
 def needed_models(graphs: Sequence[Graph]) -> Mapping[str, frozenset[str]]:
     """Every Model of these graphs with all its roles; the policy is always there."""
     needed: dict[str, frozenset[str]] = {"policy": frozenset({"generate"})}
@@ -129,8 +141,7 @@ def _open_backend(job: Job) -> TrainBackend:
     recipe, models = job.recipe, needed_models(job.graphs)
     if isinstance(recipe.backend, FakeBackendConfig):
         return FakeBackend(sorted(models))
-    # torch takes seconds to import: only a run that trains with it pays.
-    from stretto.backends.torch import ModelSpec, TorchBackend, set_threads
+    from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 
     set_threads(recipe.backend.threads)
     specs = {
@@ -144,7 +155,7 @@ def _open_engine(job: Job) -> RolloutEngine:
     recipe = job.recipe
     if isinstance(recipe.engine, FakeEngineConfig):
         return FakeEngine()
-    from stretto.backends.torch import load_hf_config
+    from stretto.backends.torch.hf_config import load_hf_config
     from stretto.engines.native import NativeEngine
 
     e = recipe.engine

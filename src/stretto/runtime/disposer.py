@@ -82,7 +82,7 @@ class Disposer:
             pids = tuple(owned.pids())
             try:
                 await asyncio.wait_for(_call(owned.close), owned.deadline_s)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 failures.append(f"{owned.name} did not close within {owned.deadline_s:g} s; its processes were killed.")
             except Exception as error:  # noqa: BLE001 - every close must run; the failure is reported below
                 failures.append(f"{owned.name} failed to close: {type(error).__name__}: {error}")

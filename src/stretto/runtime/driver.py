@@ -98,7 +98,9 @@ class Driver:
         self._record.leave(p.phase, p.step)
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
-        runner = Runner(phase.graph, self._parts.binding(phase.namespace, phase.sampling), phase.prompt_of, self._record)
+        runner = Runner(
+            phase.graph, self._parts.binding(phase.namespace, phase.sampling), phase.prompt_of, self._record
+        )
         pool = Pool(phase.pool, runner.start)
         runner.serve(pool)
         return _Progress(

@@ -1,9 +1,11 @@
 """Evaluation: one greedy attempt at every held-out prompt, judged by the recipe's reward."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from stretto.environments.judge import GroupDropped
 from stretto.errors import RewardError
 from stretto.roles import Generate, Tokenize
 from stretto.runtime.parts import Parts
@@ -12,16 +14,18 @@ from stretto.workflows.nodes import rollout
 
 __all__ = ["EvalResult", "evaluate"]
 
+T = TypeVar("T")
 FULL_MARK = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EvalResult:
-    """``attempts`` in the order of ``prompts``, each judged."""
+    """``attempts`` in the order of ``prompts``, each judged. ``dropped`` more had no reward, by the recipe's policy."""
 
     name: str
     prompts: tuple[Prompt, ...]
     attempts: tuple[Trajectory, ...]
+    dropped: int
 
     @property
     def n(self) -> int:
@@ -36,31 +40,55 @@ class EvalResult:
     @property
     def metrics(self) -> dict[str, float]:
         """By the names that ``until`` and ``keep_best`` use."""
-        rewards = [t.reward for t in self.attempts if t.reward is not None]
         return {
             f"{self.name}/accuracy": self.accuracy,
-            f"{self.name}/reward": sum(rewards) / len(rewards) if rewards else 0.0,
+            f"{self.name}/reward": sum(t.reward or 0.0 for t in self.attempts) / self.n,
             f"{self.name}/truncated": sum(t.finish == "length" for t in self.attempts) / self.n,
+            f"{self.name}/dropped": float(self.dropped),
         }
 
 
 async def evaluate(parts: Parts, name: str, prompts: Sequence[Prompt]) -> EvalResult:
-    """Evaluate the weights that the engine holds. All prompts are in flight at once; the engine queues them."""
+    """Evaluate the weights that the engine holds. All prompts are in flight at once; the engine queues them.
+
+    A reward that fails ends it with RewardError, or under the policy ``drop`` leaves the prompt out, counted.
+    """
     binding = parts.binding("evaluation", parts.greedy)
 
-    async def attempt(index: int, prompt: Prompt) -> Trajectory:
+    async def attempt(index: int, prompt: Prompt) -> Trajectory | None:
         generate, tokens = binding.handle("generate", "policy", index), binding.handle("tokenize", "policy", index)
-        assert isinstance(generate, Generate) and isinstance(tokens, Tokenize)
-        judged = await parts.judge.judge(await rollout(prompt, generate, tokens, n=1))
+        assert isinstance(generate, Generate)
+        assert isinstance(tokens, Tokenize)
+        group = await rollout(prompt, generate, tokens, n=1)
+        try:
+            judged = await parts.judge.judge(group)
+        except GroupDropped:
+            return None
         return judged.trajectories[0]
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(attempt(i, prompt)) for i, prompt in enumerate(prompts)]
-    attempts = tuple(task.result() for task in tasks)
-    unjudged = next((t for t in attempts if t.reward is None), None)
-    if unjudged is not None:
+    attempts = await _all([attempt(index, prompt) for index, prompt in enumerate(prompts)])
+    judged = [(p, t) for p, t in zip(prompts, attempts, strict=True) if t is not None]
+    unjudged = next((p.uid for p, t in judged if t.reward is None), None)
+    if unjudged is not None or not judged:
+        what = "no attempt with a reward" if unjudged is None else f"an attempt without a reward ({unjudged!r})"
         raise RewardError(
-            f"evaluation {name!r} has an attempt without a reward ({prompts[unjudged.key.draw].uid!r}), so an accuracy "
-            "would be wrong. Give a reward that applies to every held-out prompt."
+            f"evaluation {name!r} has {what}, so an accuracy would be wrong. "
+            "Give a reward that applies to the held-out prompts."
         )
-    return EvalResult(name=name, prompts=tuple(prompts), attempts=attempts)
+    return EvalResult(
+        name=name,
+        prompts=tuple(p for p, _ in judged),
+        attempts=tuple(t for _, t in judged),
+        dropped=len(attempts) - len(judged),
+    )
+
+
+async def _all(attempts: Sequence[Coroutine[object, object, T]]) -> list[T]:
+    """The results in order; the first failure cancels the rest and is raised as it is."""
+    tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,6 +1,6 @@
 """From a recipe to the graphs of its phases: which workflow, with which settings. Pure but for importing user code."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from stretto.config.base import Section
@@ -90,7 +90,7 @@ def _fields(section: Section) -> dict[str, object]:
     return {name: getattr(section, name) for name in type(section).model_fields}
 
 
-def _refuse_unread(name: str, asked: frozenset[str] | set[str], read: Mapping[str, object] | tuple[()], do: str) -> None:
+def _refuse_unread(name: str, asked: Collection[str], read: Collection[str], do: str) -> None:
     for key in sorted(asked):
         if key not in read:
             raise ConfigError(f"algorithm.{key} is set, and workflow {name!r} does not read it. {do}")

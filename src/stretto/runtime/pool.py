@@ -219,9 +219,9 @@ class Pool:
         if wave.refills >= self._config.max_refills * (1 if self._config.deterministic else wave.want):
             reasons = sorted(set(wave.dropped.values()))
             raise PoolError(
-                f"Step {wave.step} could not be filled: {len(wave.dropped)} of its {len(wave.draws)} draws were dropped "
-                f"and schedule.max_refills={self._config.max_refills} is spent. Reasons: {'; '.join(reasons[:5])}. "
-                "Mend the cause, or raise schedule.max_refills."
+                f"Step {wave.step} could not be filled: {len(wave.dropped)} of its {len(wave.draws)} draws were "
+                f"dropped and schedule.max_refills={self._config.max_refills} is spent. "
+                f"Reasons: {'; '.join(reasons[:5])}. Mend the cause, or raise schedule.max_refills."
             )
         fresh = self._left(wave.missing)
         short = wave.missing - fresh

@@ -78,7 +78,8 @@ class Recorder:
     def group(self, record: GroupRecord) -> None:
         """A draw ended, with its groups or dropped."""
         if record.drawn is None:
-            body = GroupBody(draw=record.draw, uid=record.uid, n=0, state="dropped", why=record.why or "", nodes=record.nodes)
+            why = record.why or ""
+            body = GroupBody(draw=record.draw, uid=record.uid, n=0, state="dropped", why=why, nodes=record.nodes)
             self.store.group(body, phase=self._phase)
             return
         for group in record.drawn.groups.values():
@@ -148,6 +149,4 @@ def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
 
 def _example(prompt: Prompt, attempt: Trajectory) -> Example:
     answer = prompt.data.get("answer")
-    return Example(
-        uid=prompt.uid, prompt=prompt.text, completion=attempt.text, answer=answer, reward=attempt.reward
-    )
+    return Example(uid=prompt.uid, prompt=prompt.text, completion=attempt.text, answer=answer, reward=attempt.reward)

@@ -5,16 +5,16 @@ What a group cannot survive ends the run through ``pool.fail``; what its failure
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
-from stretto.environments import GroupDropped
+from stretto.environments.judge import GroupDropped
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.runtime.binding import GroupBinding
 from stretto.runtime.pool import Drawn, Pool
 from stretto.store import NodeState, NodeTime
-from stretto.types import Prompt
+from stretto.types import Group, Prompt
 
 __all__ = ["GroupRecord", "Record", "Runner"]
 
@@ -88,22 +88,29 @@ class Runner:
             self._record.failed_nodes(times, draw)
             self._pool.fail(failure)
         else:
-            drawn = Drawn(draw=draw, groups={id: values[id] for id in self._boundary})
+            drawn = Drawn(draw=draw, groups=_groups(values, self._boundary))
             self._record.group(GroupRecord(draw=draw, uid=prompt.uid, drawn=drawn, why=None, nodes=tuple(times)))
             self._pool.finish(drawn)
 
-    async def _invoke(
-        self, spec: NodeSpec, inputs: Mapping[str, object], draw: int, times: list[NodeTime]
-    ) -> object:
-        start = time.perf_counter()
+    async def _invoke(self, spec: NodeSpec, inputs: Mapping[str, object], draw: int, times: list[NodeTime]) -> object:
+        start, begin = time.time(), time.perf_counter()
         state: NodeState = "failed"
         try:
-            value = await self._graph.call(spec, inputs, self._binding.bind(spec, draw))
+            value = await cast(Awaitable[object], self._graph.call(spec, inputs, self._binding.bind(spec, draw)))
             state = "done"
             return value
         except asyncio.CancelledError:
             state = "cancelled"
             raise
         finally:
-            duration = time.perf_counter() - start
+            duration = time.perf_counter() - begin
             times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state=state))
+
+
+def _groups(values: Mapping[str, object], boundary: Sequence[str]) -> dict[str, Group]:
+    groups: dict[str, Group] = {}
+    for node in boundary:
+        value = values[node]
+        assert isinstance(value, Group), (node, type(value))
+        groups[node] = value
+    return groups

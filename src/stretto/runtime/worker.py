@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeAlias, TypeVar
 
 from stretto.errors import GraphError
 from stretto.graph import Graph, NodeSpec, run_step
@@ -19,6 +19,8 @@ from stretto.types import Group, StepReport, UpdateReport
 
 __all__ = ["StepResult", "Worker"]
 
+Edges: TypeAlias = Mapping[str, tuple[Group, ...]]
+"""What crosses the boundary: by per-group node, the groups of the step in draw order."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
 
-    async def step(self, graph: Graph, groups: Mapping[str, tuple[Group, ...]], lr: Callable[[str], float]) -> StepResult:
+    async def step(self, graph: Graph, groups: Edges, lr: Callable[[str], float]) -> StepResult:
         """Run the per-step program once."""
         return await self.call(self._step, graph, groups, lr)
 
@@ -53,15 +55,15 @@ class Worker:
             self._thread.submit(self.backend.close).result()
         self._thread.shutdown(wait=True)
 
-    def _step(self, graph: Graph, groups: Mapping[str, tuple[Group, ...]], lr: Callable[[str], float]) -> StepResult:
+    def _step(self, graph: Graph, groups: Edges, lr: Callable[[str], float]) -> StepResult:
         assert self.backend is not None
         binding = StepBinding(backend=self.backend, lr=lr)
         times: list[NodeTime] = []
 
         def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
-            start = time.perf_counter()
+            start, begin = time.time(), time.perf_counter()
             value = graph.call(spec, inputs, binding.bind(spec))
-            duration = time.perf_counter() - start
+            duration = time.perf_counter() - begin
             times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state="done"))
             return value
 
@@ -76,6 +78,6 @@ def _as_report(graph: Graph, value: object) -> StepReport:
     if isinstance(value, UpdateReport):
         return StepReport(metrics=value.metrics, skipped={value.model: value.skipped} if value.skipped else {})
     raise GraphError(
-        f"Workflow {graph.name!r} ends in node {graph.output!r}, which gave a {type(value).__name__}; a step must end in "
-        "a StepReport or an UpdateReport. Return report(...) or the result of an update node."
+        f"Workflow {graph.name!r} ends in node {graph.output!r}, which gave a {type(value).__name__}; a step must end "
+        "in a StepReport or an UpdateReport. Return report(...) or the result of an update node."
     )

@@ -1,0 +1,59 @@
+# Two commands: `make quickstart` trains a language model on this machine, `make test` runs the tests.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stretto-installed
+# Threads are set where they are used; this keeps libraries in test processes from spinning on each other's cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup quickstart seeds test test-all lint docs bench-driver bench-step clean
+
+help:
+	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
+	@echo "make test          set up, then run linters, type checks and tests"
+	@echo "make test-all      the same with the long tests"
+	@echo "make setup         only make .venv with the pinned packages"
+	@echo "make seeds         train the quickstart with seeds 0, 1, 2 and print the table"
+	@echo "make docs          write the generated pages of docs/"
+	@echo "make bench-driver  CPU time of the driver's loop without a model"
+	@echo "make bench-step    where the CPU time of a quickstart step goes"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Stretto needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $(STAMP)
+
+quickstart: setup
+	$(BIN)/stretto train quickstart
+
+seeds: setup
+	$(BIN)/python benchmarks/seeds.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-all: lint
+	$(BIN)/python -m pytest -n 2
+
+docs: setup
+	$(BIN)/python -m stretto.config.reference > docs/configuration.md
+
+bench-driver: setup
+	$(BIN)/python benchmarks/driver.py
+
+bench-step: setup
+	$(BIN)/python benchmarks/step.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,173 @@
+"""Starting, resuming and evaluating runs: from a recipe to a finished record. The command line and ``stretto.train``
+are thin layers over these functions."""
+
+import json
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from stretto.api.host import host
+from stretto.config.base import Section
+from stretto.config.load import recipe_from_mapping
+from stretto.config.overrides import apply_overrides, apply_resume_overrides
+from stretto.config.recipe import Recipe
+from stretto.config.sections import PythonPrompts, TorchBackendConfig
+from stretto.errors import ResumeError
+from stretto.runtime.attempt import attempt, evaluate_only
+from stretto.runtime.build import Given, Job, prepare, threads_of
+from stretto.runtime.evaluation import EvalResult
+from stretto.store import Event, RunSpec, RunStore, RunView, SettingBody, find_run
+
+__all__ = ["as_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
+
+Observer = Callable[[Event], None]
+
+GIVEN = ("algorithm", "sampling")
+"""The sections whose keys fill a workflow's parameters by name."""
+
+
+def start(
+    recipe: Recipe, *, hint: str = "run", given: Given | None = None, observer: Observer | None = None
+) -> RunView:
+    """Start a new run and see it to its end. Its record is kept in ``recipe.runs_dir``.
+
+    Raises UserError before anything is started if the recipe cannot work, RunError if the run failed, Interrupted if a
+    signal stopped it; whatever was finished is saved.
+    """
+    if isinstance(recipe.backend, TorchBackendConfig):
+        backend = recipe.backend.model_copy(update={"threads": threads_of(recipe)})
+        recipe = recipe.model_copy(update={"backend": backend})
+    job = prepare(recipe, given or Given())
+    spec = RunSpec(
+        hint=hint,
+        config=recipe.model_dump(mode="json"),
+        given=given_keys(recipe),
+        seed=recipe.seed,
+        steps=recipe.steps,
+        name=recipe.name,
+        threads=threads_of(recipe),
+    )
+    store = RunStore.create(Path(recipe.runs_dir), spec)
+    return _drive(job, store, observer)
+
+
+def resume(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    fork: str | None = None,
+    given: Given | None = None,
+    observer: Observer | None = None,
+) -> RunView:
+    """Go on with the run at ``path`` from its newest whole checkpoint, to the same bits as if it had never stopped.
+
+    Only keys that cannot change what is learned may be overridden, unless ``fork`` names a new run to go on as. Raises
+    ResumeError if there is nothing to do, or if the run was made with Python objects that are not ``given`` again.
+    """
+    view = RunView(path)
+    recipe = recipe_of(view)
+    if fork is None:
+        recipe, changes = apply_resume_overrides(recipe, overrides)
+    else:
+        recipe, changes = apply_overrides(recipe, [*overrides, f"name={fork}"])
+    recipe = as_given(recipe, {*view.info.given, *(change.key for change in changes)})
+    _check_given(view.name, recipe, given or Given())
+    job = prepare(recipe, given or Given())
+    if view.status == "done" and view.steps >= job.phases[-1].steps:
+        raise ResumeError(
+            f"run {view.name!r} is done: it has all of its {view.steps} steps. Give it more with "
+            f"`stretto resume {view.name} steps={2 * view.steps}`, or start another with `stretto train`."
+        )
+    store = RunStore.open(path) if fork is None else _fork(view, recipe, job)
+    for change in changes:
+        store.event(SettingBody(key=change.key, old=change.old, new=change.new))
+    return _drive(job, store, observer)
+
+
+def evaluate(target: str, overrides: Sequence[str] = (), *, observer: Observer | None = None) -> EvalResult:
+    """Evaluate a run's newest checkpoint, or a model's folder (or ``builtin:`` name), greedily on held-out prompts.
+
+    For a model, the prompts and reward are those of a recipe's defaults (``prompts.type=... prompts.path=...``).
+    """
+    if target.startswith("builtin:") or (Path(target) / "config.json").is_file():
+        recipe = recipe_from_mapping({"steps": 1, "model": {"path": target}}, overrides)
+        return host(lambda stop: evaluate_only(prepare(recipe, Given()), None))
+    view = RunView(find_run(Path("runs"), target))
+    recipe, _ = apply_overrides(recipe_of(view), overrides)
+    recipe = as_given(recipe, set(view.info.given))
+    _check_given(view.name, recipe, Given())
+    checkpoint = view.checkpoint().taken
+    if checkpoint is None:
+        raise ResumeError(f"run {view.name!r} has no whole checkpoint to evaluate. Resume it until it has saved one.")
+    return host(lambda stop: evaluate_only(prepare(recipe, Given()), checkpoint))
+
+
+def recipe_of(view: RunView) -> Recipe:
+    """The recipe that a run was started with, with the settings that later attempts changed."""
+    recipe = recipe_from_mapping(view.info.config)
+    changed = {e.body.key: e.body.new for e in view.all_events if isinstance(e.body, SettingBody)}
+    if changed:
+        recipe, _ = apply_overrides(recipe, [f"{key}={json.dumps(new)}" for key, new in changed.items()])
+    return recipe
+
+
+def given_keys(recipe: Recipe) -> tuple[str, ...]:
+    """The keys of ``algorithm`` and ``sampling`` that were given and are not defaults: a workflow must read them."""
+    return tuple(f"{name}.{key}" for name in GIVEN for key in sorted(getattr(recipe, name).model_fields_set))
+
+
+def as_given(recipe: Recipe, given: Collection[str]) -> Recipe:
+    """``recipe`` in which only the keys in ``given`` count as given, as when its run was started."""
+    update: dict[str, Section] = {}
+    for name in GIVEN:
+        section: Section = getattr(recipe, name)
+        values = {key: getattr(section, key) for key in type(section).model_fields}
+        fields_set = {key for key in values if f"{name}.{key}" in given}
+        update[name] = type(section).model_construct(_fields_set=fields_set, **values)
+    return recipe.model_copy(update=update)
+
+
+def _check_given(name: str, recipe: Recipe, given: Given) -> None:
+    """A run made with Python objects goes on only with them."""
+    needs = {
+        "workflow": recipe.workflow if (recipe.workflow or "").startswith("python:") else None,
+        "reward": recipe.reward.use if recipe.reward.use.startswith("python:") else None,
+        "prompts": "prompts" if isinstance(recipe.prompts, PythonPrompts) and recipe.prompts.use is None else None,
+    }
+    missing = [key for key, what in needs.items() if what is not None and getattr(given, key) is None]
+    if missing:
+        call = ", ".join(f"{key}=..." for key in missing)
+        raise ResumeError(
+            f"run {name!r} was made with Python objects that cannot be imported by name ({', '.join(missing)}). "
+            f"Go on with it from Python: stretto.resume({name!r}, {call})."
+        )
+
+
+def _fork(view: RunView, recipe: Recipe, job: Job) -> RunStore:
+    """A new run that begins at the newest checkpoint of another."""
+    taken = view.checkpoint().taken
+    if taken is None:
+        raise ResumeError(f"run {view.name!r} has no whole checkpoint to fork from. Start a new run instead.")
+    spec = RunSpec(
+        hint=view.name,
+        config=recipe.model_dump(mode="json"),
+        given=given_keys(recipe),
+        seed=recipe.seed,
+        steps=recipe.steps,
+        name=recipe.name,
+        parent=view.name,
+        threads=threads_of(recipe),
+    )
+    store = RunStore.create(Path(recipe.runs_dir), spec)
+    store.close()
+    shutil.copytree(taken.path, store.path / "checkpoints" / taken.path.name)
+    return RunStore.open(store.path)
+
+
+def _drive(job: Job, store: RunStore, observer: Observer | None) -> RunView:
+    """See the run to its end, then read what was recorded."""
+    with store:
+        if observer is not None:
+            store.subscribe(observer)
+        host(lambda stop: attempt(job, store, stop))
+    return RunView(store.path)

@@ -1,0 +1,75 @@
+"""One attempt at a run: start-up, phases from a position to the end, and an orderly way out, whatever happens.
+
+Start-up order: reward processes, worker and Models, engine, checkpoint, first publication (the driver's), admission.
+Everything is undone in reverse if a later stage fails.
+"""
+
+import asyncio
+import traceback
+
+from stretto.data.tokens import Tokenizer
+from stretto.errors import Interrupted, StrettoError
+from stretto.roles import TrainBackend
+from stretto.runtime.build import Job, open_parts
+from stretto.runtime.checkpoint import Position, position_after
+from stretto.runtime.disposer import Disposer
+from stretto.runtime.driver import Driver
+from stretto.runtime.evaluation import EvalResult, evaluate
+from stretto.runtime.parts import Parts
+from stretto.runtime.recording import Recorder
+from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore
+
+__all__ = ["EXPORT", "attempt", "evaluate_only"]
+
+EXPORT = "model"
+"""The folder of a run in which its policy lies as an ordinary Hugging Face folder once the run is done."""
+
+
+async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
+    """Run ``job`` from the checkpoint that ``store`` found (or from the start), and record how it ended."""
+    status: EndStatus = "failed"
+    reason = ""
+    try:
+        async with Disposer() as disposer:
+            parts = await open_parts(job, disposer)
+            at = await _restore(parts, job, store.found.taken)
+            recorder = Recorder(store)
+            driver = Driver(job.phases, parts, recorder, stop, max_skipped=job.recipe.backend.max_skipped)
+            await driver.run(at)
+            await parts.worker.call(_export, parts.backend, parts.tokenizer, store)
+        status = "done"
+    except Interrupted as interrupted:
+        status, reason = "interrupted", str(interrupted)
+        raise
+    except BaseException as failure:
+        reason = f"{type(failure).__name__}: {failure}"
+        trace = "" if isinstance(failure, StrettoError) else "".join(traceback.format_exception(failure))
+        store.event(ErrorBody(type=type(failure).__name__, message=str(failure), where="run", traceback=trace))
+        raise
+    finally:
+        store.end(status, reason)
+
+
+async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> EvalResult:
+    """Evaluate the policy of a checkpoint, or of the recipe's model, on the held-out prompts. Records nothing."""
+    async with Disposer() as disposer:
+        parts = await open_parts(job, disposer)
+        if checkpoint is not None:
+            await parts.worker.call(parts.backend.load, checkpoint.path)
+        await parts.publish(0)
+        return await evaluate(parts, "held_out", job.held_out[: job.recipe.evaluate.limit])
+
+
+async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Position:
+    if checkpoint is None:
+        return Position()
+    await parts.worker.call(parts.backend.load, checkpoint.path)
+    return position_after(checkpoint, job.phases)
+
+
+def _export(backend: TrainBackend, tokenizer: Tokenizer, store: RunStore) -> None:
+    """The trained policy as a folder that other tools load."""
+    folder = store.path / EXPORT
+    folder.mkdir(exist_ok=True)
+    backend.export("policy", folder)
+    tokenizer.save(folder)

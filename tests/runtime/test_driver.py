@@ -1,0 +1,183 @@
+"""The driver on fakes: what it records, and that stopping anywhere and going on changes nothing."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stretto.config.load import recipe_from_mapping
+from stretto.errors import Interrupted, PoolError, RewardError
+from stretto.runtime.attempt import attempt
+from stretto.runtime.build import Given, prepare
+from stretto.store import Event, RunSpec, RunStore, RunView, compare_runs
+from stretto.types import Prompt, Trajectory
+
+WEIGHTS = ("weights.json",)
+
+
+def by_tokens(prompt: Prompt, trajectory: Trajectory) -> float:
+    return float(trajectory.token_ids_T.sum() % 7)
+
+
+def drops_some(prompt: Prompt, trajectory: Trajectory) -> float:
+    if trajectory.key.draw % 5 == 3:
+        raise ValueError("no reward for this one")
+    return by_tokens(prompt, trajectory)
+
+
+def job_of(judge: Callable[[Prompt, Trajectory], float] = by_tokens, /, **sections: object):
+    tree = {
+        "steps": 5,
+        "engine": {"type": "fake"},
+        "backend": {"type": "fake", "lr": 0.1},
+        "prompts": {"type": "builtin", "name": "addition", "max": 4},
+        "schedule": {"groups_per_step": 3},
+        "sampling": {"n": 2, "max_tokens": 4},
+        "reward": {"use": "python:given", "workers": 0},
+        "evaluate": {"every": 2},
+        "save": {"every": 2},
+    }
+    for name, value in sections.items():
+        tree[name] = {**tree[name], **value} if isinstance(value, dict) and name in tree else value
+    return prepare(recipe_from_mapping(tree), Given(reward=judge))
+
+
+def run(job, store: RunStore, observer: Callable[[Event, asyncio.Event], None] | None = None) -> RunView:
+    async def main() -> None:
+        stop = asyncio.Event()
+        if observer is not None:
+            store.subscribe(lambda event: observer(event, stop))
+        await attempt(job, store, stop)
+
+    with store:
+        asyncio.run(main())
+    return RunView(store.path)
+
+
+def create(job, folder: Path, name: str = "run") -> RunStore:
+    config = job.recipe.model_dump(mode="json")
+    return RunStore.create(folder, RunSpec(hint=name, name=name, config=config, seed=0, steps=job.recipe.steps))
+
+
+def test_a_run_records_steps_evaluations_checkpoints_and_its_end(tmp_path):
+    # pitfall 11: the last step is saved and evaluated
+    view = run(job_of(), create(job_of(), tmp_path))
+    assert (view.status, view.steps) == ("done", 5)
+    assert [e.step for e in view.evaluations()] == [0, 2, 4, 5]
+    assert [e.step for e in view.events if e.kind == "checkpoint"] == [2, 4, 5]
+    assert sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir()) == ["step-4", "step-5"]
+    assert [e.body.version for e in view.events if e.kind == "publish"] == [0, 1, 2, 3, 4, 5]
+    assert len(view.groups()) == 15
+    assert [e.body.id for e in view.events if e.kind == "node" and e.step == 0] == [
+        "batch",
+        "credit",
+        "learn",
+        "report",
+    ]
+    assert view.metrics["batch/trajectories"] == 6
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_staleness_is_exact_when_deterministic(tmp_path, staleness):
+    view = run(job_of(schedule={"max_staleness": staleness}), create(job_of(), tmp_path))
+    for recorded in view.groups():
+        step = recorded.group.draw // 3
+        versions = {s.version for t in recorded.group.trajectories for s in t.versions}
+        assert versions == {max(0, step - staleness)}
+
+
+def test_a_data_set_smaller_than_a_batch_and_a_smaller_last_step(tmp_path):
+    # pitfalls 5, 12, 13: 20 prompts to train on, 3 a step, one epoch: 6 whole steps and one of 2
+    job = job_of(steps=None, epochs=1)
+    view = run(job, create(job, tmp_path))
+    assert (view.status, view.steps) == ("done", 7)
+    assert view.metrics["batch/groups"] == 2
+    small = job_of(steps=2, schedule={"groups_per_step": 50})
+    assert run(small, create(small, tmp_path, "small")).metrics["batch/groups"] == 50
+
+
+STOPS = st.lists(st.integers(1, 60), min_size=1, max_size=3)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stops=STOPS, staleness=st.sampled_from([0, 1]), dropping=st.booleans(), warmup=st.booleans())
+def test_stopping_anywhere_and_going_on_gives_the_same_bits(tmp_path_factory, stops, staleness, dropping, warmup):
+    # pitfalls 6, 7, 8, 9, 36
+    folder = tmp_path_factory.mktemp("runs")
+    job = job_of(
+        drops_some if dropping else by_tokens,
+        schedule={"max_staleness": staleness},
+        reward={"on_error": "drop", "max_dropped": 1.0} if dropping else {},
+        save={"every": None},
+        warmup={"max_steps": 3, "groups_per_step": 4, "evaluate": {"every": 2}} if warmup else None,
+    )
+    run(job, create(job, folder, "whole"))
+    store = create(job, folder, "stopped")
+    for stop_after in stops:
+        seen = 0
+
+        def observer(event: Event, stop: asyncio.Event, stop_after: int = stop_after) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == stop_after:
+                stop.set()
+
+        try:
+            view = run(job, store, observer)
+            break
+        except Interrupted:
+            view = RunView(store.path)
+            assert view.status == "interrupted"
+            assert "stretto resume stopped" in view.all_events[-1].body.reason
+        store = RunStore.open(store.path)
+    else:
+        view = run(job, store)
+    assert view.status == "done"
+    assert compare_runs(folder / "whole", folder / "stopped", weights=WEIGHTS) == []
+
+
+def test_a_failing_reward_ends_the_run_and_what_was_finished_is_saved(tmp_path):
+    # pitfall 2
+    job = job_of(drops_some)
+    with pytest.raises(RewardError, match="no reward for this one"):
+        run(job, create(job, tmp_path))
+    view = RunView(tmp_path / "run")
+    assert view.status == "failed"
+    assert "no reward for this one" in view.errors()[0].message
+    assert view.checkpoint().taken is not None
+
+
+def test_rewards_that_all_fail_end_in_the_reasons(tmp_path):
+    def never(prompt: Prompt, trajectory: Trajectory) -> float:
+        raise ValueError("always")
+
+    job = job_of(
+        never,
+        reward={"on_error": "drop", "max_dropped": 1.0},
+        schedule={"max_refills": 2},
+        evaluate={"every": None, "at_start": False, "at_end": False},
+    )
+    with pytest.raises(PoolError, match=r"Step 0 could not be filled.*always"):
+        run(job, create(job, tmp_path))
+
+
+def test_the_warmup_stops_when_its_metric_is_reached_and_says_so_when_it_is_not(tmp_path):
+    reached = job_of(
+        lambda prompt, trajectory: 1.0,
+        warmup={"until": {"held_out/accuracy": 0.5}, "max_steps": 50, "groups_per_step": 2, "evaluate": {"every": 2}},
+    )
+    view = run(reached, create(reached, tmp_path, "reached"))
+    ends = {e.phase: e.body for e in view.events if e.kind == "phase" and e.body.state == "end"}
+    assert (ends["warmup"].steps, ends["warmup"].reason) == (2, "reached")
+    assert (ends["main"].steps, ends["main"].reason) == (5, "steps")
+    assert view.steps == 5
+    never = job_of(
+        lambda prompt, trajectory: 0.0,
+        warmup={"until": {"held_out/accuracy": 0.5}, "max_steps": 3, "groups_per_step": 2, "evaluate": {"every": 2}},
+    )
+    view = run(never, create(never, tmp_path, "never"))
+    ends = {e.phase: e.body for e in view.events if e.kind == "phase" and e.body.state == "end"}
+    assert (ends["warmup"].steps, ends["warmup"].reason) == (3, "steps")
