@@ -29,8 +29,13 @@ class Edge:
 
     __slots__ = ("_index", "_label", "_trace")
 
+    _trace: "_Trace"
+    _index: int
+    _label: str
+
     def __init__(self, trace: "_Trace", index: int, label: str) -> None:
-        self._trace, self._index, self._label = trace, index, label
+        for name, value in (("_trace", trace), ("_index", index), ("_label", label)):
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         return f"<the output of {self._label}>"
@@ -77,8 +82,7 @@ for _names, _does in (
     ("bytes copy deepcopy reduce_ex", "makes a copy"),
 ):
     for _name in _names.split():
-        if _name != "setattr":
-            setattr(Edge, f"__{_name}__", _refusing(_does))
+        setattr(Edge, f"__{_name}__", _refusing(_does))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class _Call:
     settings: Mapping[str, object]
     on: str | None
     name: str | None
-    frame: FrameType
+    frames: tuple[FrameType, ...]
 
 
 class _Trace:
@@ -108,7 +112,7 @@ class _Trace:
             raise GraphError(f"{label}: on= names a Model, got {on!r}. Write on='reference', for example.")
         inputs, settings = self._sorted(called, label, _bound(called, label, args, kwargs))
         edge = Edge(self, len(self.calls), label)
-        self.calls.append(_Call(called, edge, inputs, settings, on, name, at))
+        self.calls.append(_Call(called, edge, inputs, settings, on, name, _frames(at, self.root)))
         return edge
 
     def _sorted(
@@ -211,9 +215,19 @@ def _assigned_name(frame: FrameType | None, root: CodeType) -> str | None:
     return None
 
 
+def _frames(frame: FrameType | None, root: CodeType) -> tuple[FrameType, ...]:
+    """The functions that are running, from the innermost to the workflow's own."""
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = None if frame.f_code is root else frame.f_back
+    return tuple(frames)
+
+
 def _local_name(call: _Call) -> str | None:
     """The variable that held the result when its function ended (``a, b = f(x), g(x)`` hides it from the code)."""
-    return next((name for name, value in call.frame.f_locals.items() if value is call.edge), None)
+    held = (name for frame in call.frames for name, value in frame.f_locals.items() if value is call.edge)
+    return next(held, None)
 
 
 class Workflow:
