@@ -40,7 +40,7 @@ def record(store: RunStore) -> None:
         if (step + 1) % 10 == 0:
             accuracy = 0.46 * ((step + 1) / NUM_WARMUP) ** 3
             store.event(EvalBody(name="held_out", accuracy=accuracy, n=500), phase="warmup", step=step + 1)
-    reason = "held_out/accuracy reached 0.45"
+    reason = "reached"
     store.event(
         PhaseBody(state="end", workflow="sft", steps=NUM_WARMUP, reason=reason), phase="warmup", step=NUM_WARMUP
     )

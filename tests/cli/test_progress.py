@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from stretto.cli.progress import LiveDisplay, PlainDisplay, Progress, duration, percent, watching
-from stretto.store import AttemptBody, EvalBody, Event, ResumedFrom, SettingBody, StepBody
+from stretto.store import AttemptBody, EvalBody, Event, PhaseBody, ResumedFrom, SettingBody, StepBody
 
 
 def fold(events):
@@ -51,7 +51,7 @@ def test_plain_lines(events):
     assert lines[0] == "run quickstart, seed 3"
     assert "warmup starts (sft, up to 1000 steps)" in lines
     assert "warmup step 60: held-out accuracy 46.0% (500 problems)" in lines
-    assert "warmup ended after 60 steps: held_out/accuracy reached 0.45" in lines
+    assert "warmup ended after 60 steps: its target is reached" in lines
     assert "main starts (grpo, 200 steps)" in lines
     assert "main step 0: held-out accuracy 47.3% (2000 problems)" in lines
     assert len([line for line in lines if line.startswith("main step 200: held-out")]) == 1
@@ -77,6 +77,15 @@ def test_rare_events_have_their_line():
         " step 1: 1 update(s) skipped as not finite",
     )
     assert progress.skipped == 1
+    assert progress.see(event(PhaseBody(state="start", workflow="grpo", steps=90), step=40)) == (
+        "main goes on after step 40 (grpo, 90 steps)",
+    )
+    assert progress.see(event(PhaseBody(state="end", workflow="grpo", steps=90, reason="steps"))) == (
+        "main ended after 40 steps",
+    )
+    assert progress.see(event(PhaseBody(state="end", workflow="sft", steps=9, reason="steps"), phase="warmup")) == (
+        "warmup ended after 40 steps, all it may take; the run goes on",
+    )
     assert progress.see(event(EvalBody(name="held_out", accuracy=0.5, n=9), phase=None)) == (
         "evaluation: held-out accuracy 50.0% (9 problems)",
     )

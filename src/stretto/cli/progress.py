@@ -36,6 +36,9 @@ Observer: TypeAlias = Callable[[Event], None]
 WINDOW = 50
 """Steps over which tokens per second and the time left are measured: long enough to hold an evaluation or two."""
 
+REASONS = {"steps": "", "reached": ": its target is reached", "end of data": ": all its prompts are used"}
+"""What the reasons of a phase's end mean; others are shown as they are."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -107,7 +110,9 @@ class Progress:
 
     def _phase(self, event: Event, body: PhaseBody) -> tuple[str, ...]:
         if body.state == "end":
-            why = f": {body.reason}" if body.reason else ""
+            why = REASONS.get(body.reason, f": {body.reason}" if body.reason else "")
+            if body.reason == "steps" and event.phase != "main":
+                why = ", all it may take; the run goes on"
             return (f"{event.phase} ended after {self.steps_done} steps{why}",)
         self.phase, self.workflow, self.steps = event.phase or "", body.workflow, body.steps
         self.steps_done = event.step or 0
@@ -115,7 +120,8 @@ class Progress:
         self._recent.clear()
         self._recent.append((event.time_s, 0.0))
         many = "" if body.steps is None else f", {'' if event.phase == 'main' else 'up to '}{body.steps} steps"
-        return (f"{self.phase} starts ({body.workflow}{many})",)
+        how = f"goes on after step {self.steps_done}" if self.steps_done else "starts"
+        return (f"{self.phase} {how} ({body.workflow}{many})",)
 
     def _step(self, event: Event, body: StepBody) -> tuple[str, ...]:
         metrics = body.metrics
