@@ -16,7 +16,7 @@ from stretto.errors import ResumeError
 from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare, threads_of
 from stretto.runtime.evaluation import EvalResult
-from stretto.store import Event, RunSpec, RunStore, RunView, SettingBody, find_run
+from stretto.store import ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run
 
 __all__ = ["as_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
 
@@ -165,9 +165,15 @@ def _fork(view: RunView, recipe: Recipe, job: Job) -> RunStore:
 
 
 def _drive(job: Job, store: RunStore, observer: Observer | None) -> RunView:
-    """See the run to its end, then read what was recorded."""
+    """See the run to its end, then read what was recorded. What a resume passed over is said, as an error event."""
     with store:
         if observer is not None:
+            for event in RunView(store.path).all_events:
+                if event.attempt == store.attempt:
+                    observer(event)
             store.subscribe(observer)
+        for skipped in store.found.skipped:
+            message = f"checkpoint {skipped.path.name} was passed over: {skipped.reason}"
+            store.event(ErrorBody(type="StoreError", message=message, where="resume"))
         host(lambda stop: attempt(job, store, stop))
     return RunView(store.path)

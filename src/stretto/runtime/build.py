@@ -26,7 +26,7 @@ from stretto.runtime.worker import Worker
 from stretto.testing import FakeBackend, FakeEngine
 from stretto.types import Prompt
 
-__all__ = ["Given", "Job", "open_parts", "prepare", "threads_of"]
+__all__ = ["Given", "Job", "max_len_of", "needed_models", "open_parts", "prepare", "threads_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -120,6 +120,18 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
     )
 
 
+def max_len_of(job: Job) -> int:
+    """The longest sequence the engine must hold, in tokens."""
+    e = job.recipe.engine
+    longest = 0 if isinstance(e, FakeEngineConfig) else e.max_len
+    if longest and longest < job.longest:
+        raise DataError(
+            f"engine.max_len={longest} is shorter than the longest prompt with sampling.max_tokens="
+            f"{job.recipe.sampling.max_tokens}: {job.longest} tokens. Raise engine.max_len, or leave it 0."
+        )
+    return longest or job.longest
+
+
 def threads_of(recipe: Recipe) -> int | None:
     """The intra-op threads the learner will use, on which bits depend; None if it computes nothing."""
     if isinstance(recipe.backend, FakeBackendConfig):
@@ -159,16 +171,10 @@ def _open_engine(job: Job) -> RolloutEngine:
     from stretto.engines.native import NativeEngine
 
     e = recipe.engine
-    hf_config = load_hf_config(recipe.model.path)
-    if e.max_len and e.max_len < job.longest:
-        raise DataError(
-            f"engine.max_len={e.max_len} is shorter than the longest prompt with sampling.max_tokens="
-            f"{recipe.sampling.max_tokens}: {job.longest} tokens. Raise engine.max_len, or leave it 0."
-        )
     return NativeEngine(
-        hf_config,
+        load_hf_config(recipe.model.path),
         slots=e.slots,
-        max_len=e.max_len or job.longest,
+        max_len=max_len_of(job),
         dtype=e.dtype,
         device=e.device,
         threads=e.threads,

@@ -1,0 +1,57 @@
+"""``stretto check``: a recipe resolved as far as it goes without computing, and the plan that follows from it."""
+
+import psutil
+
+from stretto.config.recipe import Recipe
+from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
+from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
+from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
+
+__all__ = ["check"]
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def check(recipe: Recipe) -> str:
+    """What a run of ``recipe`` would be: prompts, phases, who sits where, memory needed against what is there.
+
+    Raises UserError for anything that would refuse the run, memory included (ConfigError with the numbers).
+    """
+    job = prepare(recipe, Given())
+    lines = [
+        f"model {recipe.model.path}, reward {recipe.reward.use}",
+        f"prompts {len(job.train):,} to train on, {len(job.held_out):,} held out; "
+        f"longest prompt with completion {job.longest} tokens",
+    ]
+    for phase in job.phases:
+        draws = phase.pool.groups_per_step * phase.steps
+        lines.append(
+            f"phase {phase.name}: workflow {phase.graph.name}, {phase.steps:,} steps of {phase.pool.groups_per_step} "
+            f"groups ({draws / len(job.train):.1f} passes over the prompts), max_staleness {phase.pool.max_staleness}"
+        )
+    return "\n".join([*lines, "", _plan_text(recipe, job)])
+
+
+def _plan_text(recipe: Recipe, job: Job) -> str:
+    engine, backend = recipe.engine, recipe.backend
+    if isinstance(engine, FakeEngineConfig) or isinstance(backend, FakeBackendConfig):
+        return "no plan: engine or backend is fake, and holds no Model\n"
+    from stretto.backends.torch.hf_config import load_hf_config
+
+    config = load_hf_config(recipe.model.path)
+    roles = needed_models(job.graphs)
+    plan = make_plan(
+        models={name: ModelFacts.from_config(config, value_head=name == "critic") for name in sorted(roles)},
+        roles=roles,
+        program=[spec.id for spec in job.phases[-1].graph.step_nodes],
+        device=DeviceFacts(name=backend.device, memory_bytes=psutil.virtual_memory().available),
+        usage=Usage(
+            slots=engine.slots,
+            max_len=max_len_of(job),
+            microbatch_tokens=backend.microbatch_tokens,
+            engine_bytes=BYTES[engine.dtype],
+            train_bytes=BYTES[backend.dtype],
+        ),
+    )
+    check_plan(plan)
+    return render_plan(plan)
