@@ -7,8 +7,8 @@ copies have other bytes, so log-probs are compared elsewhere.
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import cast
 
+import numpy as np
 import torch
 import xxhash
 
@@ -46,11 +46,10 @@ class InProcessSync:
                     for engine in engines
                 ]
                 for tensor in tensors:
-                    data = cast(torch.Tensor, tensor.data)
-                    raw = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                    raw = _bytes(tensor)
                     digest.update(tensor.name.encode())
-                    digest.update(raw.numpy().data)
-                    num_bytes += raw.numel()
+                    digest.update(raw)
+                    num_bytes += raw.nbytes
                     for sink in sinks:
                         sink.write(tensor)
         except (EngineError, RuntimeError, OSError) as error:
@@ -61,6 +60,14 @@ class InProcessSync:
             "time/publish_s": Metric("mean", time.perf_counter() - start),
             "publish/bytes": Metric("mean", num_bytes),
         }
+
+
+def _bytes(tensor: NamedTensor) -> memoryview:
+    data = tensor.data
+    if isinstance(data, torch.Tensor):
+        # numpy knows no bfloat16; bytes are bytes.
+        data = data.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return np.ascontiguousarray(data).reshape(-1).data.cast("B")
 
 
 async def _check_held(version: int, engines: Sequence[RolloutEngine]) -> None:

@@ -146,6 +146,12 @@ class TorchBackend:
         for name, tensor in self._held(model).network.named_weights().items():
             yield NamedTensor(name=name, data=tensor.detach())
 
+    def gradients(self, model: str) -> Iterator[NamedTensor]:
+        """What is accumulated since the last update, by name, tied weights once: to look at and to compare."""
+        for name, parameter in self._held(model).network.named_parameters():
+            if parameter.grad is not None:
+                yield NamedTensor(name=name, data=parameter.grad.detach())
+
     def weights_hash(self, model: str) -> str:
         """A hash over the weights' names, types, shapes and bytes: equal for runs that went the same way."""
         return hash_tensors(self._held(model).network.named_weights().items())
