@@ -1,6 +1,7 @@
 """Prompt sources: what each gives, and the sentence with which each fault is refused."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,3 +170,8 @@ def test_python_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="needs an object, and none was passed"):
         load_prompts(PythonPrompts(), TOKENIZER)
     sys.modules.pop("my_prompts_for_test", None)
+
+
+def test_importing_data_loads_no_torch():
+    code = "import stretto.data.sources, sys; print(sorted({'torch', 'transformers', 'ray'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
