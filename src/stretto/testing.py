@@ -86,18 +86,21 @@ class FakeEngine:
         self._idle.clear()
         try:
             length = min(self._length, request.sampling.max_tokens)
-            steps = np.arange(1, length + 1, dtype=np.uint64)
+            mixed = np.asarray(request.seeds, np.uint64)[:, None] ^ np.uint64(hash(self._weights) & 0xFFFF)
+            mixed = mixed * np.arange(1, length + 1, dtype=np.uint64)
+            mixed ^= mixed >> np.uint64(29)
+            token_ids = (np.uint64(4) + mixed % np.uint64(self._vocab)).astype(np.int32)
+            logprobs = -(mixed % np.uint64(97)).astype(np.float32) / np.float32(97)
+            versions = (Span(self._version, length),)
             for index, seed in enumerate(request.seeds):
                 if seed in self._delays_s:
                     await asyncio.sleep(self._delays_s[seed])
-                mixed = (np.uint64(seed) ^ np.uint64(hash(self._weights) & 0xFFFF)) * steps
-                mixed ^= mixed >> np.uint64(29)
                 self.generated_tokens += length
                 yield Completion(
                     index=index,
-                    token_ids_T=(np.uint64(4) + mixed % np.uint64(self._vocab)).astype(np.int32),
-                    logprobs_T=(-(mixed % np.uint64(97)).astype(np.float32) / 97).astype(np.float32),
-                    versions=(Span(self._version, length),),
+                    token_ids_T=token_ids[index],
+                    logprobs_T=logprobs[index],
+                    versions=versions,
                     finish="length",
                 )
         finally:

@@ -49,7 +49,7 @@ def record(store: RunStore) -> None:
     for step in range(NUM_MAIN):
         wobble = 0.05 * math.sin(step)
         reward = 0.9 - 0.5 * math.exp(-step / 60) + wobble
-        metrics = {"reward/mean": reward, "batch/trajectories": 128.0, "batch/written_tokens": 3.5, "loss": 0.1}
+        metrics = {"reward/mean": reward, "batch/trajectories": 128.0, "batch/written_tokens": 448.0, "loss": 0.1}
         if step in (5, 6):
             store.group(GroupBody(draw=step, uid="1+1", n=0, state="dropped", why="too long"), phase="main")
         store.event(StepBody(metrics=metrics), phase="main", step=step)

@@ -20,6 +20,7 @@ from rich.text import Text
 from stretto.store import (
     AttemptBody,
     CheckpointBody,
+    ErrorBody,
     EvalBody,
     Event,
     GroupBody,
@@ -79,6 +80,8 @@ class Progress:
                 return (f"attempt {event.attempt} goes on from {source.phase} step {source.steps_done}",)
             case CheckpointBody() as body:
                 return (f"saved {body.path}",)
+            case ErrorBody(where="resume") as body:
+                return (body.message,)
             case SettingBody() as body:
                 return (f"changed {body.key}: {body.old} -> {body.new}",)
             case _:
@@ -129,7 +132,7 @@ class Progress:
         self.reward, self.loss = metrics.get("reward/mean"), metrics.get("loss")
         skipped = int(metrics.get("updates/skipped", 0))
         self.skipped += skipped
-        tokens = metrics.get("batch/written_tokens", 0.0) * metrics.get("batch/trajectories", 0.0)
+        tokens = metrics.get("batch/written_tokens", 0.0)
         self._recent.append((event.time_s, tokens))
         # The first entry only says when the second began.
         spent = self._recent[-1][0] - self._recent[0][0]
