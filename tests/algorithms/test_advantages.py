@@ -1,5 +1,7 @@
 """Advantages against golden vectors, hand-computed cases and laws."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -167,3 +169,11 @@ def test_kl_without_reference_is_refused(batch_of):
 def test_a_missing_reward_is_named(batch_of, reward):
     with pytest.raises(RewardError, match=r"Key\(draw=0.*Judge every group"):
         judged_rewards(batch_of([[0, 1]], [reward]))
+
+
+def test_only_losses_load_torch():
+    code = (
+        "import sys\nfrom stretto.algorithms import advantages, aggregation, schedules\n"
+        "print([m for m in ('torch', 'ray', 'transformers') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
