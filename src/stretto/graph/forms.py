@@ -12,6 +12,7 @@
 Python -> YAML -> Python is the identity. Checks of the graph itself are ``building``'s; here are those of the writing.
 """
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -56,7 +57,7 @@ class _Dumper(yaml.SafeDumper):
     """Writes ``on`` without quotes, as the loader reads it: here it is text (YAML 1.2)."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 PyYAML's own shape
-        first: rules for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items() if first not in "oO"
+        first: rules for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items() if first not in ("o", "O")
     }
 
     def ignore_aliases(self, data: object) -> bool:
@@ -64,6 +65,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text_node(dumper: _Dumper, text: str) -> yaml.Node:
+    # Line breaks of all kinds and control characters survive only between double quotes.
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)  # pyright: ignore[reportUnknownMemberType]
+
+
+_Dumper.add_representer(str, _text_node)
 # Text that the loader would take for a number, and that PyYAML alone would not, is quoted.
 _Dumper.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType]
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
@@ -96,12 +104,28 @@ def _parse(path: Path) -> object:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise GraphError(f"the workflow file {path} cannot be read: {error}. Name a YAML file.") from None
+    if path.suffix == ".json":
+        return _parse_json(text, path)
     try:
         written = parse_value(text, str(path))
         _check_doubled(yaml.compose(text, yaml.SafeLoader), path)
     except ConfigError as error:
         raise GraphError(str(error)) from None
     return written
+
+
+def _parse_json(text: str, path: Path) -> object:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        keys = [key for key, _ in pairs]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise GraphError(f"{path}: the key {key!r} is written twice in one object. Leave one out.")
+        return dict(pairs)
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise GraphError(f"{path}:{error.lineno}: not valid JSON: {error.msg}. Mend the line.") from None
 
 
 def _check_doubled(part: yaml.Node | None, path: Path) -> None:

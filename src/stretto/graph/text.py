@@ -32,7 +32,8 @@ def draw_text(graph: Graph) -> str:
     lines: list[str] = []
     for number, row in enumerate(layout.layers):
         if number:
-            band = _band([(middles[a], middles[b]) for a, b in layout.links if b.layer == number])
+            links = [(middles[a], middles[b]) for a, b in layout.links if b.layer == number]
+            band = _band(links, frozenset(middles[item] for item in row if item.bend))
             lines.extend(_with_boundary(band, middles, layout, right) if number == layout.boundary else band)
         text = [" "] * (right + 1)
         for item in row:
@@ -83,9 +84,9 @@ def _with_boundary(band: Sequence[str], middles: Mapping[Item, int], layout: Lay
     return [said(above), "".join(dashes), said(below), *([] if straight else band)]
 
 
-def _band(links: Sequence[tuple[int, int]]) -> list[str]:
-    """The lines between two layers, from columns above to columns below."""
-    nets = _with_ports(_nets(links))
+def _band(links: Sequence[tuple[int, int]], narrow: frozenset[int] = frozenset()) -> list[str]:
+    """The lines between two layers, from columns above to columns below (``narrow`` ones have room for one line)."""
+    nets = _with_ports(_nets(links), narrow)
     tracks = _tracks([net for net in nets if len({*net[0], *net[1]}) > 1])
     height = max([1, *(track + 1 for _, track in tracks)])
     cells = [[0] * (1 + max((max(*above, *below) for above, below in nets), default=0)) for _ in range(height)]
@@ -122,16 +123,21 @@ def _nets(links: Sequence[tuple[int, int]]) -> list[_Net]:
     return [(tuple(sorted(above)), below) for below, above in nets.items()]
 
 
-def _with_ports(nets: Sequence[_Net]) -> list[_Net]:
-    """Give each net a column of its own into a target that several enter, or their lines would seem to join."""
+def _with_ports(nets: Sequence[_Net], narrow: frozenset[int]) -> list[_Net]:
+    """Give lines that would seem to join at a target, or at the source of another line, columns beside each other."""
     entering: dict[int, list[int]] = {}
     for number, (_, below) in sorted(enumerate(nets), key=lambda net: sum(net[1][0]) / len(net[1][0])):
         for column in below:
             entering.setdefault(column, []).append(number)
-    return [
-        (above, tuple(column + 2 * entering[column].index(number) - len(entering[column]) + 1 for column in below))
-        for number, (above, below) in enumerate(nets)
-    ]
+
+    def port(number: int, column: int) -> int:
+        above, others = nets[number][0], entering[column]
+        if len(others) > 1:
+            return column + 2 * others.index(number) - len(others) + 1
+        leaves = any(column in net[0] and net[1] != (column,) for i, net in enumerate(nets) if i != number)
+        return column + (2 if min(above) > column else -2) if leaves and column not in narrow and column > 1 else column
+
+    return [(above, tuple(port(number, column) for column in below)) for number, (above, below) in enumerate(nets)]
 
 
 def _tracks(nets: Sequence[_Net]) -> list[tuple[_Net, int]]:

@@ -201,8 +201,7 @@ def _assigned_name(frame: FrameType | None, root: CodeType) -> str | None:
     Where a helper function returns the result, the code after the helper's call is asked. Needs no source text.
     """
     while frame is not None:
-        following = (i for i in dis.get_instructions(frame.f_code) if i.offset > frame.f_lasti)
-        after = next((i for i in following if i.opname not in ("COPY", "CACHE", "EXTENDED_ARG", "NOP")), None)
+        after = next((i for i in _instructions(frame.f_code) if i.offset > frame.f_lasti), None)
         if after is None:
             return None
         if after.opname.startswith("STORE_") and after.opname.split("_")[1] in ("FAST", "DEREF", "NAME", "GLOBAL"):
@@ -213,6 +212,11 @@ def _assigned_name(frame: FrameType | None, root: CodeType) -> str | None:
             return None
         frame = frame.f_back
     return None
+
+
+@functools.lru_cache(maxsize=32)
+def _instructions(code: CodeType) -> tuple[dis.Instruction, ...]:
+    return tuple(i for i in dis.get_instructions(code) if i.opname not in ("COPY", "CACHE", "EXTENDED_ARG", "NOP"))
 
 
 def _frames(frame: FrameType | None, root: CodeType) -> tuple[FrameType, ...]:

@@ -55,6 +55,8 @@ def place(nodes: Sequence[Placed]) -> dict[str, Placed]:
         for edge in edges:
             _check_type(node, edge)
         world = _world(node, edges)
+        if world == "step":
+            _check_makes_no_group(node, edges)
         crosses = any(edge.crosses for edge in edges)
         done[node.id] = replace(node, world=world, output=narrow(node.node.output, world), crosses=crosses)
     for node in reversed(nodes):
@@ -112,6 +114,20 @@ def _with_readers(node: Placed, done: Mapping[str, Placed]) -> Placed:
     return replace(node, world=world, output=narrow(node.node.output, world))
 
 
+def _why_step(edges: Sequence[_Edge]) -> str:
+    below = next((edge.source for edge in edges if edge.world == "step"), None)
+    return f"reads {below!r}" if below is not None else "takes the groups of a step"
+
+
+def _check_makes_no_group(node: Placed, edges: Sequence[_Edge]) -> None:
+    parts = members(narrow(node.node.output, "step"))
+    if any(isinstance(part, type) and issubclass(part, Group) for part in parts):
+        raise GraphError(
+            f"{node.who} returns a Group and {_why_step(edges)}: a per-group node below the boundary. Make groups "
+            "before they are collected, or return a Batch."
+        )
+
+
 def _check_sides(node: Placed, edges: Sequence[_Edge]) -> None:
     if node.world == "group":
         for edge in edges:
@@ -121,19 +137,13 @@ def _check_sides(node: Placed, edges: Sequence[_Edge]) -> None:
                     "Use it in a per-step node, or split the node that makes it in two."
                 )
         return
-    below = next((edge.source for edge in edges if edge.world == "step"), None)
-    why = f"reads {below!r}" if below is not None else "takes the groups of a step"
+    why = _why_step(edges)
     for edge in edges:
         if edge.world == "group" and not edge.crosses:
             raise GraphError(
                 f"{node.who} runs per step (it {why}) and reads {edge.source!r}, which is made per group. Only "
                 "Groups cross, through a parameter of type tuple[Group, ...], as in collect(group)."
             )
-    if any(isinstance(part, type) and issubclass(part, Group) for part in members(node.output)):
-        raise GraphError(
-            f"{node.who} returns a Group and {why}: a per-group node below the boundary. Make groups before they are "
-            "collected, or return a Batch."
-        )
     if node.node.is_async:
         raise GraphError(
             f"{node.who} is async and runs per step (it {why}), where nodes run one by one. Make it a plain def."
