@@ -19,7 +19,7 @@ BUILTIN = "builtin:tiny-llama-char"
 
 def test_the_builtin_model():
     network = build_network(ModelSpec(path=BUILTIN), seed=0, device=CPU)
-    assert sum(p.numel() for p in network.parameters()) == 816_768
+    assert sum(p.numel() for p in network.parameters()) == 1_062_528
     config = load_hf_config(BUILTIN)
     assert (config["vocab_size"], config["pad_token_id"], config["bos_token_id"], config["eos_token_id"]) == (
         100,

@@ -22,7 +22,7 @@ BUILTIN: Mapping[str, Mapping[str, Json]] = {
         "model_type": "llama",
         "vocab_size": 100,
         "hidden_size": 128,
-        "intermediate_size": 352,
+        "intermediate_size": 512,
         "num_hidden_layers": 4,
         "num_attention_heads": 4,
         "num_key_value_heads": 4,
@@ -42,7 +42,7 @@ BUILTIN: Mapping[str, Mapping[str, Json]] = {
         "dtype": "float32",
     }
 }
-"""Built-in Models by name; ``tiny-llama-char`` has 816,768 parameters, its embeddings tied."""
+"""Built-in Models by name; ``tiny-llama-char`` has 1,062,528 parameters, its embeddings tied."""
 
 
 def load_hf_config(path: str) -> Mapping[str, Json]:
