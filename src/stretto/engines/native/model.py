@@ -1,0 +1,137 @@
+"""The forward of a Llama-family decoder over a preallocated KV cache. Owns no requests and no sampling.
+
+Batch invariance. A row's bits must not depend on its company, so every operation here treats rows alone, and the
+shapes that could choose another kernel are fixed: callers give rows x tokens in multiples of ``ROWS``, keys are read in
+multiples of ``KEYS`` (masked past a row's own length, where a zero weight meets a finite stale value), and there is one
+attention path, two batched products around a softmax.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from stretto.engines.native.spec import ModelSpec
+from stretto.engines.native.weights import LayerWeights, Weights
+
+__all__ = ["KEYS", "ROWS", "Decoder", "KVCache", "round_up"]
+
+ROWS = 8
+"""Rows of a matrix product come in multiples of this."""
+KEYS = 64
+"""Keys of an attention come in multiples of this."""
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The least multiple of ``multiple`` that is at least ``count``."""
+    return -(-count // multiple) * multiple
+
+
+class KVCache:
+    """Keys and values [layers, 2, rows, kv_heads, length, head_dim], zero at first so that no stale value is NaN."""
+
+    def __init__(self, spec: ModelSpec, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (spec.num_layers, 2, rows, spec.num_kv_heads, length, spec.head_dim)
+        self.tensor = torch.zeros(shape, dtype=dtype, device=device)
+        self.rows = rows
+        self.length = length
+
+    def move(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
+        """Copy the first ``length`` positions of rows ``source`` to rows ``target`` (disjoint)."""
+        self.tensor[:, :, target, :, :length] = self.tensor[:, :, source, :, :length]
+
+
+class Decoder:
+    """Computes hidden states and logits with the weights it is given."""
+
+    def __init__(self, spec: ModelSpec, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._spec = spec
+        self._dtype = dtype
+        angles = torch.arange(max_len, dtype=torch.float32)[:, None] * spec.rope.frequencies(spec.head_dim)
+        self._turns = torch.complex(angles.cos(), angles.sin()).to(device)
+        self._columns = torch.arange(max_len, device=device)
+        self._hidden_shape = (spec.hidden,)
+        self._head_shape = (spec.head_dim,)
+
+    def hidden(
+        self, weights: Weights, cache: KVCache, first: int, ids: torch.Tensor, positions: torch.Tensor, num_keys: int
+    ) -> torch.Tensor:
+        """Last hidden states [R, C, hidden] of tokens ``ids`` [R, C] at ``positions`` [R, C], int64.
+
+        Row r of ``ids`` continues row ``first + r`` of the cache, whose keys and values at ``positions`` are written.
+        ``num_keys`` (a multiple of KEYS) is past every position; R x C is a multiple of ROWS.
+        """
+        rows, chunk = ids.shape
+        state = F.embedding(ids.reshape(-1), weights.embed)
+        turns = self._turns[positions.reshape(-1)][:, None]
+        place = self._cache_index(cache, first, positions)
+        mask = self._mask(positions, num_keys)
+        for index, layer in enumerate(weights.layers):
+            inner = F.rms_norm(state, self._hidden_shape, layer.input_norm, self._spec.norm_eps)
+            qkv = self._rotated(layer, F.linear(inner, layer.qkv, layer.qkv_bias), turns)
+            mixed = self._attend(qkv, cache.tensor[index], first, (rows, chunk, num_keys), place, mask)
+            state = state + F.linear(mixed, layer.out, layer.out_bias)
+            inner = F.rms_norm(state, self._hidden_shape, layer.post_norm, self._spec.norm_eps)
+            gate, up = F.linear(inner, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            state = state + F.linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
+        return state.view(rows, chunk, -1)
+
+    def logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [R, V], float32, of hidden states [R, hidden]; R is a multiple of ROWS."""
+        inner = F.rms_norm(hidden, self._hidden_shape, weights.norm, self._spec.norm_eps)
+        return F.linear(inner, weights.head).float()
+
+    def _rotated(self, layer: LayerWeights, qkv: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+        """Split [N, (H + 2 KV) D] into heads [N, H + 2 KV, D]; normalise and turn those of q and k, in place."""
+        spec = self._spec
+        heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
+        turning = heads[:, : spec.num_heads + spec.num_kv_heads]
+        if layer.qk_norm is not None:
+            turning.copy_(F.rms_norm(turning, self._head_shape, None, spec.norm_eps).mul_(layer.qk_norm))
+        if self._dtype == torch.float32:
+            torch.view_as_complex(turning.unflatten(-1, (-1, 2))).mul_(turns)
+        else:
+            wide = torch.view_as_complex(turning.float().unflatten(-1, (-1, 2)))
+            turning.copy_(torch.view_as_real(wide.mul_(turns)).flatten(-2))
+        return heads
+
+    def _attend(
+        self,
+        qkv: torch.Tensor,
+        cache: torch.Tensor,
+        first: int,
+        shape: tuple[int, int, int],
+        place: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """Store keys and values in a layer's ``cache``, attend over it; returns [R C, H D]."""
+        spec = self._spec
+        rows, chunk, num_keys = shape
+        kv_heads, width = spec.num_kv_heads, spec.head_dim
+        shared = spec.num_heads // kv_heads
+        cache.view(-1, width).index_copy_(0, place, qkv[:, spec.num_heads :].reshape(-1, width))
+        keys, values = cache[:, first : first + rows].flatten(1, 2)[:, :, :num_keys].unbind(0)
+        # The heads that share a key-value head, and the tokens of a chunk, are rows of one product.
+        query = qkv[:, : spec.num_heads].view(rows, chunk, kv_heads, shared, width).permute(0, 2, 3, 1, 4)
+        query = query.reshape(rows * kv_heads, shared * chunk, width)
+        scores = torch.baddbmm(mask, query, keys.transpose(1, 2), alpha=width**-0.5)
+        mixed = torch.bmm(scores.softmax(dim=-1), values)
+        mixed = mixed.view(rows, kv_heads, shared, chunk, width).permute(0, 3, 1, 2, 4)
+        return mixed.reshape(rows * chunk, -1)
+
+    def _cache_index(self, cache: KVCache, first: int, positions: torch.Tensor) -> torch.Tensor:
+        """Where the keys, then the values of each token go in a layer's cache viewed as [any, head_dim]."""
+        rows, chunk = positions.shape
+        kv_heads = self._spec.num_kv_heads
+        row = torch.arange(first, first + rows, device=positions.device)
+        head = (row[:, None] * kv_heads + torch.arange(kv_heads, device=row.device)) * cache.length
+        place = positions[:, :, None] + head[:, None, :]
+        both = torch.stack((place, place + cache.rows * kv_heads * cache.length), dim=2)
+        return both.view(rows * chunk * 2 * kv_heads)
+
+    def _mask(self, positions: torch.Tensor, num_keys: int) -> torch.Tensor:
+        """0 where a token may look, -inf elsewhere: [R kv_heads, shared C, num_keys]."""
+        spec = self._spec
+        rows, chunk = positions.shape
+        hidden = self._columns[:num_keys] > positions[:, :, None]
+        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
+        shape = (rows, spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, chunk, num_keys)
+        return mask[:, None, None].expand(shape).reshape(shape[0] * shape[1], shape[2] * chunk, num_keys)

@@ -1,0 +1,367 @@
+"""What the engine thread does: admission into slots, decode steps, update windows, memory levels. Runs in that thread.
+
+    waiting ──admit (in order)──> slots ──step──> slots ──stop, length, abort──> completion
+
+One turn admits what fits (prompts computed once, copied to their samples' rows), then draws one token for every active
+row. While a window is open nothing runs; requests that came after it was asked for wait in ``held`` until it closes.
+Which request sits where, and beside whom, changes no bit of it (see ``model``).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stretto.engines.native.jobs import Failure, Job, Prefix, deliver
+from stretto.engines.native.model import KEYS, ROWS, Decoder, KVCache, round_up
+from stretto.engines.native.prefill import Prefill, padded_length
+from stretto.engines.native.sampling import draw_tokens
+from stretto.engines.native.slots import Slots
+from stretto.engines.native.spec import ModelSpec
+from stretto.engines.native.weights import Weights
+from stretto.errors import EngineError
+from stretto.roles import Completion, MemoryLevel
+from stretto.types import Finish
+
+__all__ = ["Scheduler"]
+
+_PREFILL_ROWS = 32
+
+
+class Scheduler:
+    """The state of the engine. Other threads read ``version``, ``healthy``, ``memory`` and the counters only."""
+
+    def __init__(
+        self, spec: ModelSpec, *, num_slots: int, max_len: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.version = -1
+        self.memory: MemoryLevel = "awake"
+        self.generated_tokens = 0
+        self.prefilled_tokens = 0
+        self.steps = 0
+        self._spec, self._dtype, self._device = spec, dtype, device
+        self._num_slots = num_slots
+        self._rows = round_up(num_slots, ROWS)
+        self._length = round_up(max_len, KEYS)
+        self._refill_at = max(1, num_slots // 16)
+        self._decoder = Decoder(spec, self._length, dtype, device)
+        self._slots = Slots(self._rows, max_len)
+        self._cache: KVCache | None = None
+        self._prefill: Prefill | None = None
+        self._weights: Weights | None = None
+        self._jobs: dict[str, Job] = {}
+        self._waiting: deque[Job] = deque()
+        self._held: deque[Job] = deque()
+        self._outbox: list[tuple[Job, Completion | Failure]] = []
+        self._window: Future[Weights] | None = None
+        self._paused = False
+        self._refusal: Failure | None = Failure(
+            message="The engine holds no weights yet. Publish them in an update_weights window first."
+        )
+        self._allocate_caches()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the engine holds whole weights and has not failed since it got them."""
+        return self._refusal is None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return not self._paused and (self._slots.active > 0 or bool(self._waiting))
+
+    # --- requests --------------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> None:
+        """Take a request, or hand back why not."""
+        refusal = self._refusal
+        if refusal is None and self.memory != "awake":
+            refusal = Failure(message="The engine's KV cache is released. Call set_memory('awake') first.")
+        if refusal is not None:
+            job.over = True
+            self._outbox.append((job, refusal))
+            return
+        self._jobs[job.request.id] = job
+        (self._held if self._window else self._waiting).append(job)
+
+    def abort(self, ids: Sequence[str]) -> None:
+        """End these requests with what they have; ids that are not pending are passed over."""
+        jobs = [self._jobs[i] for i in dict.fromkeys(ids) if i in self._jobs]
+        self._end_rows(self._slots.rows_of(set(jobs)), "aborted")
+        for job in jobs:
+            for sample in range(job.next_sample, len(job.request.seeds)):
+                empty = Completion(
+                    index=sample,
+                    token_ids_T=np.zeros(0, np.int32),
+                    logprobs_T=np.zeros(0, np.float32),
+                    versions=(),
+                    finish="aborted",
+                )
+                self._hand_over(job, empty)
+        self._forget_waiting()
+        self._pause_if_drained()
+
+    def discard(self, job: Job) -> None:
+        """Drop a request that nobody waits for any more."""
+        if job.over:
+            return
+        job.over = True
+        self._jobs.pop(job.request.id)
+        self._remove_rows(self._slots.rows_of({job}))
+        self._forget_waiting()
+        self._pause_if_drained()
+
+    def flush(self) -> None:
+        """Deliver what has been made."""
+        if self._outbox:
+            items, self._outbox = self._outbox, []
+            deliver(items)
+
+    def fail(self, cause: BaseException) -> None:
+        """Become unhealthy: every request gets ``cause``, and so does every later one until a window succeeds."""
+        message = str(cause) if isinstance(cause, EngineError) else f"The native engine failed: {cause!r}."
+        self._refuse(f"{message} The engine serves again after the next whole publication.", cause)
+
+    def close(self) -> None:
+        """End everything pending."""
+        window, self._window = self._window, None
+        if window and not window.done():
+            window.set_exception(EngineError("The engine was closed while an update window was opening."))
+        self._refuse("The engine was closed.", None)
+        self._cache = self._prefill = self._weights = None
+
+    # --- weights and memory ----------------------------------------------------------------------------------------
+
+    def open_window(self, ready: "Future[Weights]", in_flight: Literal["drain", "keep"]) -> None:
+        """Pause, at once (``keep``) or when every request taken so far is done (``drain``); then answer ``ready``."""
+        assert self._window is None
+        if self.memory == "weights_released":
+            raise EngineError(
+                "The engine's weights are released, so there is no room to publish into. "
+                "Call set_memory('kv_released') or set_memory('awake') first."
+            )
+        if self._weights is None:
+            self._weights = Weights.empty(self._spec, self._dtype, self._device)
+        self._window = ready
+        if in_flight == "keep":
+            self._pause()
+        else:
+            self._pause_if_drained()
+
+    def close_window(self, version: int) -> None:
+        """Serve ``version``. Computed prompts that wait for slots are computed anew; running ones keep their cache."""
+        self._slots.end_version(self.version)
+        for job in self._waiting:
+            job.prefix = None
+        if self._refusal is not None and self._cache and self._prefill:
+            # A failed engine may have left NaN behind, which no mask can hide.
+            self._cache.tensor.zero_()
+            self._prefill.cache.tensor.zero_()
+        self.version = version
+        self._refusal = None
+        self._resume()
+
+    def cancel_window(self) -> None:
+        """Go on with the old weights, which nobody has touched."""
+        if self._window:
+            self._resume()
+
+    def fail_window(self, cause: BaseException) -> None:
+        """The weights are half written: refuse requests until a window succeeds."""
+        self._refuse(
+            f"The last weight update did not finish ({cause}), so the engine holds parts of two versions. "
+            "Publish again in a new window.",
+            cause,
+        )
+        self._resume()
+
+    def set_memory(self, level: MemoryLevel) -> None:
+        """Free or take memory. Requests in the engine, or an open window, refuse it."""
+        if self._jobs or self._window:
+            what = f"requests {', '.join(sorted(self._jobs)[:5])} are pending" if self._jobs else "a window is open"
+            raise EngineError(f"Memory cannot be set to {level!r} while {what}. Drain or abort first.")
+        if level == "awake":
+            self._allocate_caches()
+        else:
+            self._cache = self._prefill = None
+        if level == "weights_released":
+            self._weights = None
+            self._refusal = Failure(
+                message="The engine's weights were released. Call set_memory('kv_released'), publish the weights in an "
+                "update_weights window, then set_memory('awake')."
+            )
+        self.memory = level
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    # --- one turn --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Admit what fits, draw one token for every active row, hand over what ended."""
+        assert self._weights and self._cache and self._prefill
+        while self._should_admit():
+            self._admit(self._weights, self._cache, self._prefill)
+        if self._slots.active:
+            self._decode(self._weights, self._cache)
+        self._pause_if_drained()
+
+    def _should_admit(self) -> bool:
+        """Refilling by small handfuls would compute prompts in small products: wait for a sixteenth of the slots."""
+        free = self._num_slots - self._slots.active
+        if not self._waiting or not free:
+            return False
+        if free >= self._refill_at:
+            return True
+        return free >= sum(job.num_waiting for job in self._waiting)
+
+    def _admit(self, weights: Weights, cache: KVCache, prefill: Prefill) -> None:
+        chosen = self._choose(prefill.rows)
+        fresh = [job for job, _ in chosen if job.prefix is None]
+        sources: dict[Job, int] = {}
+        logits: list[torch.Tensor] = []
+        if fresh:
+            rows, fresh_logits = prefill.run(self._decoder, weights, [job.request.token_ids for job in fresh])
+            sources = dict(zip(fresh, rows, strict=True))
+            logits.append(fresh_logits)
+            self.prefilled_tokens += sum(len(job.request.token_ids) for job in fresh)
+        source_rows: list[int] = []
+        target_rows: list[int] = []
+        logit_rows: list[int] = []
+        start = self._slots.active
+        for job, count in chosen:
+            samples = range(job.next_sample, job.next_sample + count)
+            rows = self._slots.add(job, samples)
+            job.next_sample += count
+            job.started.update(dict.fromkeys(samples, self.steps))
+            if job.prefix is None:
+                source_rows += [sources[job]] * count
+                target_rows += range(rows.start, rows.stop)
+                logit_rows += [sources[job]] * count
+                if job.num_waiting:
+                    length = padded_length(len(job.request.token_ids))
+                    kept = prefill.cache.tensor[:, :, sources[job], :, :length].clone()
+                    job.prefix = Prefix(keys_values=kept, logits=logits[0][sources[job]].clone())
+            else:
+                kept = job.prefix.keys_values
+                cache.tensor[:, :, rows, :, : kept.shape[3]] = kept[:, :, None]
+                logit_rows += [sum(len(part) for part in logits)] * count
+                logits.append(job.prefix.logits[None])
+                if not job.num_waiting:
+                    job.prefix = None
+        if source_rows:
+            longest = max(padded_length(len(job.request.token_ids)) for job in fresh)
+            copied = prefill.cache.tensor[:, :, source_rows, :, :longest]
+            cache.tensor[:, :, target_rows[0] : target_rows[-1] + 1, :, :longest] = copied
+        self._draw(torch.cat(logits)[logit_rows], slice(start, self._slots.active))
+
+    def _choose(self, max_prompts: int) -> list[tuple[Job, int]]:
+        """The next requests in order with the number of samples that fit, at most ``max_prompts`` to compute."""
+        free = self._num_slots - self._slots.active
+        chosen: list[tuple[Job, int]] = []
+        while self._waiting and free and len(chosen) < max_prompts:
+            job = self._waiting[0]
+            count = min(free, job.num_waiting)
+            chosen.append((job, count))
+            free -= count
+            if count < job.num_waiting:
+                break
+            self._waiting.popleft()
+        return chosen
+
+    def _decode(self, weights: Weights, cache: KVCache) -> None:
+        slots = self._slots
+        active = slots.active
+        rows = round_up(active, ROWS)
+        keys = round_up(int(slots.position[:active].max()) + 1, KEYS)
+        ids = torch.from_numpy(slots.token[:rows, None]).to(self._device)
+        positions = torch.from_numpy(slots.position[:rows, None]).to(self._device)
+        state = self._decoder.hidden(weights, cache, 0, ids, positions, keys)
+        logits = self._decoder.logits(weights, state[:, 0])
+        slots.position[:active] += 1
+        self.steps += 1
+        self._draw(logits[:active], slice(0, active))
+
+    def _draw(self, logits: torch.Tensor, rows: slice) -> None:
+        tokens, logprobs = draw_tokens(logits, self._slots.draws(rows))
+        if not np.isfinite(logprobs).all():
+            row = rows.start + int(np.flatnonzero(~np.isfinite(logprobs))[0])
+            raise EngineError(
+                f"Weights version {self.version} give a log-prob that is not finite for request "
+                f"{self._slots.job(row).request.id!r}. Publish finite weights."
+            )
+        self._slots.record(rows, tokens, logprobs)
+        self.generated_tokens += len(tokens)
+        ended, stopped = self._slots.finished()
+        if len(ended):
+            self._end_rows(ended[stopped], "stop", ended[~stopped])
+
+    # --- endings ---------------------------------------------------------------------------------------------------
+
+    def _end_rows(self, rows: NDArray[np.int64], finish: Finish, at_length: NDArray[np.int64] | None = None) -> None:
+        """Hand over ``rows`` as ``finish`` and ``at_length`` as ``length``, in row order, and free them."""
+        finishes: dict[int, Finish] = dict.fromkeys(rows.tolist(), finish)
+        if at_length is not None:
+            finishes.update(dict.fromkeys(at_length.tolist(), "length"))
+        ended = sorted(finishes)
+        for row in ended:
+            self._hand_over(self._slots.job(row), self._slots.completion(row, finishes[row], self.version))
+        self._remove_rows(np.array(ended, np.int64))
+
+    def _hand_over(self, job: Job, completion: Completion) -> None:
+        job.num_done += 1
+        job.tokens_done += len(completion.token_ids_T)
+        job.started.pop(completion.index, None)
+        self._outbox.append((job, completion))
+        if job.num_done == len(job.request.seeds):
+            job.over = True
+            self._jobs.pop(job.request.id)
+
+    def _remove_rows(self, rows: NDArray[np.int64]) -> None:
+        if len(rows):
+            moves = self._slots.remove(rows)
+            if len(moves.source) and self._cache:
+                source = torch.from_numpy(moves.source).to(self._device)
+                target = torch.from_numpy(moves.target).to(self._device)
+                self._cache.move(source, target, moves.length)
+
+    def _forget_waiting(self) -> None:
+        self._waiting = deque(job for job in self._waiting if not job.over)
+        self._held = deque(job for job in self._held if not job.over)
+
+    def _refuse(self, message: str, cause: BaseException | None) -> None:
+        """Set why nothing is served, and end every request with it."""
+        self._refusal = Failure(message=message, cause=cause)
+        for job in self._jobs.values():
+            job.over = True
+            self._outbox.append((job, self._refusal))
+        self._jobs.clear()
+        self._forget_waiting()
+        self._slots.clear()
+        self._pause_if_drained()
+
+    # --- pausing ---------------------------------------------------------------------------------------------------
+
+    def _pause_if_drained(self) -> None:
+        if self._window and not self._paused and not self._slots.active and not self._waiting:
+            self._pause()
+
+    def _pause(self) -> None:
+        assert self._window and self._weights
+        self._paused = True
+        self._window.set_result(self._weights)
+
+    def _resume(self) -> None:
+        self._window = None
+        self._paused = False
+        self._waiting += self._held
+        self._held.clear()
+
+    def _allocate_caches(self) -> None:
+        if self._cache is None:
+            prompts = min(self._rows, _PREFILL_ROWS)
+            self._cache = KVCache(self._spec, self._rows, self._length, self._dtype, self._device)
+            self._prefill = Prefill(self._spec, prompts, self._length, self._dtype, self._device)
