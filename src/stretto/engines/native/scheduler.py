@@ -352,6 +352,7 @@ class Scheduler:
     def _pause(self) -> None:
         assert self._window and self._weights
         self._paused = True
+        self.flush()  # whoever opens the window finds the drained completions delivered
         self._window.set_result(self._weights)
 
     def _resume(self) -> None:

@@ -1,0 +1,119 @@
+"""Tiny random models of every family the native engine runs, and engines that hold them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from stretto.engines.native import NativeEngine
+from stretto.roles import Completion, NamedTensor, Request
+
+VOCAB = 97
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiny:
+    """A random fp32 model whose logits are spread enough to be worth sampling from."""
+
+    name: str
+    model: Any
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.model.config.to_dict()
+
+    def tensors(self) -> list[NamedTensor]:
+        return [NamedTensor(name=name, data=value) for name, value in self.model.state_dict().items()]
+
+    async def publish(self, engine: NativeEngine, version: int = 0) -> NativeEngine:
+        async with engine.update_weights(version, in_flight="drain") as sink:
+            for tensor in self.tensors():
+                sink.write(tensor)
+        return engine
+
+    async def engine(self, **settings: Any) -> NativeEngine:
+        return await self.publish(NativeEngine(self.config, **{"slots": 8, "max_len": 128, **settings}))
+
+
+def _sizes(**more: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 4096,
+        **more,
+    }
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: LlamaForCausalLM(
+        LlamaConfig(**_sizes(num_attention_heads=4, num_key_value_heads=4, tie_word_embeddings=True))
+    ),
+    "llama-gqa-biased-llama3": lambda: LlamaForCausalLM(
+        LlamaConfig(
+            **_sizes(
+                num_attention_heads=4,
+                num_key_value_heads=1,
+                attention_bias=True,
+                mlp_bias=True,
+                rope_parameters=LLAMA3_ROPE,
+            )
+        )
+    ),
+    "qwen2": lambda: Qwen2ForCausalLM(
+        Qwen2Config(**_sizes(num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True))
+    ),
+    "qwen3": lambda: Qwen3ForCausalLM(
+        Qwen3Config(**_sizes(num_attention_heads=4, num_key_value_heads=2, head_dim=24, attention_bias=True))
+    ),
+}
+
+
+def make_tiny(name: str, seed: int = 0) -> Tiny:
+    torch.manual_seed(seed)
+    model = MAKERS[name]().float().eval()
+    with torch.no_grad():
+        for key, value in model.named_parameters():
+            # Norms and biases away from 1 and 0, so that a forgotten one shows.
+            value.normal_(1.0 if "norm" in key else 0.0, 0.15)
+    return Tiny(name=name, model=model)
+
+
+@pytest.fixture(params=list(MAKERS))
+def tiny(request: pytest.FixtureRequest) -> Tiny:
+    """Each family in turn."""
+    return make_tiny(request.param)
+
+
+@pytest.fixture
+def llama() -> Tiny:
+    """One model, where any will do."""
+    return make_tiny("llama")
+
+
+@pytest.fixture
+def make() -> Callable[[str, int], Tiny]:
+    """Models by name and seed."""
+    return make_tiny
+
+
+@pytest.fixture
+def collect() -> Callable[..., Any]:
+    """All completions of a request, by index."""
+
+    async def run(engine: NativeEngine, request: Request) -> list[Completion]:
+        return sorted([c async for c in engine.generate(request)], key=lambda c: c.index)
+
+    return run

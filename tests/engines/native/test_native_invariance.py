@@ -1,0 +1,114 @@
+"""A request's bits do not depend on company, order, slots or buffer length."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stretto.engines.native.probe import probe_invariance
+from stretto.errors import EngineError
+from stretto.roles import Completion, Request, Sampling
+from stretto.types import Span
+
+SAMPLINGS = [
+    Sampling(max_tokens=9, stop_ids=(3, 5, 8, 13, 21, 34)),
+    Sampling(max_tokens=20, temperature=0.7),
+    Sampling(max_tokens=6, temperature=0.0),
+    Sampling(max_tokens=14, temperature=1.2, top_k=11, top_p=0.9),
+]
+
+
+def _requests(rng, count):
+    return [
+        Request(
+            id=f"r{i}",
+            token_ids=rng.integers(0, 97, rng.choice([1, 4, 8, 9, 17, 31, 32, 33, 50, 75])).astype(np.int32),
+            seeds=tuple(int(s) for s in rng.integers(0, 2**63, rng.integers(1, 6))),
+            sampling=SAMPLINGS[rng.integers(len(SAMPLINGS))],
+        )
+        for i in range(count)
+    ]
+
+
+def _bits(completion):
+    return (completion.token_ids_T.tobytes(), completion.logprobs_T.tobytes(), completion.finish)
+
+
+async def _alone(engine, requests, collect):
+    """Every sample of every request as a request of its own, one at a time."""
+    bits = {}
+    for request in requests:
+        for sample, seed in enumerate(request.seeds):
+            (completion,) = await collect(engine, replace(request, seeds=(seed,)))
+            bits[request.id, sample] = _bits(completion)
+    return bits
+
+
+async def _late(delay_s, coroutine):
+    await asyncio.sleep(delay_s)
+    return await coroutine
+
+
+async def _schedule(engine, requests, rng, collect):
+    """A random part of the requests, in random order, some arriving late."""
+    some = [requests[i] for i in rng.permutation(len(requests))[: rng.integers(2, len(requests) + 1)]]
+    results = await asyncio.gather(*(_late(rng.choice([0, 0, 0.003, 0.01]), collect(engine, r)) for r in some))
+    return {(r.id, c.index): _bits(c) for r, cs in zip(some, results, strict=True) for c in cs}
+
+
+def test_same_bits_in_any_schedule(tiny, collect):  # pitfall 22
+    async def main():
+        rng = np.random.default_rng(7)
+        requests = _requests(rng, 24)
+        engine = await tiny.engine(slots=5)
+        alone = await _alone(engine, requests, collect)
+        await engine.close()
+        compared = 0
+        for slots, max_len in [(1, 100), (2, 128), (3, 200), (8, 100), (13, 320), (32, 110), (64, 512)]:
+            engine = await tiny.engine(slots=slots, max_len=max_len)
+            for _ in range(2):
+                for key, bits in (await _schedule(engine, requests, rng, collect)).items():
+                    assert bits == alone[key], (key, slots, max_len)
+                    compared += 1
+            await engine.close()
+        assert compared > 200
+
+    asyncio.run(main())
+
+
+def test_probe_passes_on_a_held_model(tiny):
+    async def main():
+        for settings in ({"slots": 1, "max_len": 2}, {"slots": 3, "max_len": 20}, {"slots": 64}):
+            engine = await tiny.engine(**settings)
+            await engine.probe_invariance()
+            assert (await engine.status()).pending == {}
+            await engine.close()
+
+    asyncio.run(main())
+
+
+class _Crowded:
+    """An engine whose log-probs depend on how many requests are running."""
+
+    def __init__(self):
+        self.running = 0
+
+    async def generate(self, request):
+        self.running += 1
+        await asyncio.sleep(0.01)
+        logprobs = np.full(1, -0.5 - self.running * 1e-7, np.float32)
+        for index in range(len(request.seeds)):
+            yield Completion(
+                index=index,
+                token_ids_T=np.zeros(1, np.int32),
+                logprobs_T=logprobs,
+                versions=(Span(0, 1),),
+                finish="length",
+            )
+        self.running -= 1
+
+
+def test_probe_names_what_to_do_when_bits_differ():
+    with pytest.raises(EngineError, match=r"not batch-invariant.*engine\.threads=1"):
+        asyncio.run(probe_invariance(_Crowded(), slots=8, max_len=64, vocab_size=10))
