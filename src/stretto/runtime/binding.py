@@ -9,7 +9,7 @@ from typing import Protocol
 
 from stretto.data.seeds import Namespace, sample_seed
 from stretto.graph import NodeSpec
-from stretto.roles import Completion, Judge, Request, RolloutEngine, Sampling, TrainBackend, Want
+from stretto.roles import Completion, Generate, Judge, Request, RolloutEngine, Sampling, Tokenize, TrainBackend, Want
 from stretto.types import Batch, Column, Ints, LossRef, UpdateReport, merge_metrics
 
 __all__ = ["GroupBinding", "StepBinding", "TextTokenizer"]
@@ -40,16 +40,24 @@ class GroupBinding:
 
     def bind(self, spec: NodeSpec, draw: int) -> dict[str, object]:
         """A handle per role parameter of the node."""
-        return {name: self.handle(role.kind, role.model or "policy", draw) for name, role in spec.roles.items()}
+        handles: dict[str, object] = {}
+        for name, role in spec.roles.items():
+            if role.kind == "generate":
+                handles[name] = self.generate(role.model or "policy", draw)
+            elif role.kind == "tokenize":
+                handles[name] = self.tokenize(draw)
+            else:
+                assert role.kind == "judge", role.kind
+                handles[name] = self.judge
+        return handles
 
-    def handle(self, kind: str, model: str, draw: int) -> object:
-        """The handle of one role for one draw."""
-        if kind == "generate":
-            return _Generate(self, model, draw)
-        if kind == "tokenize":
-            return _Tokenize(self.tokenizer, draw)
-        assert kind == "judge", kind
-        return self.judge
+    def generate(self, model: str, draw: int) -> Generate:
+        """Completions for one draw."""
+        return _Generate(self, model, draw)
+
+    def tokenize(self, draw: int) -> Tokenize:
+        """The tokenizer for one draw."""
+        return _Tokenize(self.tokenizer, draw)
 
 
 @dataclass(frozen=True, slots=True)

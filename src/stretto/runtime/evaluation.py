@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from stretto.environments.judge import GroupDropped
 from stretto.errors import RewardError
-from stretto.roles import Generate, Tokenize
 from stretto.runtime.parts import Parts
 from stretto.types import Prompt, Trajectory
 from stretto.workflows.nodes import rollout
@@ -56,10 +55,7 @@ async def evaluate(parts: Parts, name: str, prompts: Sequence[Prompt]) -> EvalRe
     binding = parts.binding("evaluation", parts.greedy)
 
     async def attempt(index: int, prompt: Prompt) -> Trajectory | None:
-        generate, tokens = binding.handle("generate", "policy", index), binding.handle("tokenize", "policy", index)
-        assert isinstance(generate, Generate)
-        assert isinstance(tokens, Tokenize)
-        group = await rollout(prompt, generate, tokens, n=1)
+        group = await rollout(prompt, binding.generate("policy", index), binding.tokenize(index), n=1)
         try:
             judged = await parts.judge.judge(group)
         except GroupDropped:

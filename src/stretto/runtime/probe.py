@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stretto.errors import EngineError
-from stretto.roles import Generate, Sampling, Tokenize
+from stretto.roles import Sampling
 from stretto.runtime.parts import Parts
 from stretto.types import Batch, Prompt
 from stretto.workflows.nodes import rollout
@@ -25,9 +25,7 @@ async def probe_weights(parts: Parts, prompts: Sequence[Prompt], sampling: Sampl
     binding = parts.binding("evaluation", plain)
     groups = []
     for draw, prompt in enumerate(prompts):
-        generate, tokens = binding.handle("generate", "policy", draw), binding.handle("tokenize", "policy", draw)
-        assert isinstance(generate, Generate) and isinstance(tokens, Tokenize)
-        groups.append(await rollout(prompt, generate, tokens, n=2))
+        groups.append(await rollout(prompt, binding.generate("policy", draw), binding.tokenize(draw), n=2))
     batch = Batch(groups=tuple(groups))
     (trained,) = await parts.worker.call(parts.backend.score, "policy", batch, frozenset({"logprobs"}))
     sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])
