@@ -17,6 +17,7 @@ from stretto.types import Batch, Column, Finish, Floats, Group, Ints, LossRef, M
 
 __all__ = [
     "ROLES",
+    "BatchInvariant",
     "Bucket",
     "Buffer",
     "Completion",
@@ -150,6 +151,15 @@ class RolloutEngine(Protocol):
 
     async def close(self) -> None:
         """Stop. Pending requests raise EngineError. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class BatchInvariant(Protocol):
+    """An engine whose bits do not depend on what else it generates: what ``schedule.deterministic`` needs."""
+
+    async def probe_invariance(self) -> None:
+        """Check it on the weights that are held; EngineError if it does not hold here."""
         ...
 
 

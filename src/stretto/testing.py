@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from stretto.errors import EngineError
-from stretto.roles import Completion, EngineStatus, MemoryLevel, NamedTensor, Request, Want, WeightSink
+from stretto.roles import Completion, EngineStatus, MemoryLevel, NamedTensor, Request, Sampling, Want, WeightSink
 from stretto.types import Batch, Column, Group, Key, LossRef, Metric, Metrics, Prompt, Span, Trajectory, UpdateReport
 
 __all__ = ["FakeBackend", "FakeEngine", "make_batch", "make_group", "make_prompt", "same"]
@@ -132,9 +132,21 @@ class FakeEngine:
             generated_tokens=self.generated_tokens,
         )
 
+    async def probe_invariance(self) -> None:
+        """Sample one request alone and beside others, and compare."""
+        sampling = Sampling(max_tokens=self._length)
+        alone = [c async for c in self.generate(_request("alone", (1,), sampling))]
+        company = [c async for c in self.generate(_request("company", (7, 1, 9), sampling))]
+        if alone[0].token_ids_T.tolist() != company[1].token_ids_T.tolist():
+            raise EngineError("The fake engine gives other tokens in company. Its seeds are not independent.")
+
     async def close(self) -> None:
         """Refuse further requests."""
         self._closed = True
+
+
+def _request(name: str, seeds: tuple[int, ...], sampling: Sampling) -> Request:
+    return Request(id=name, token_ids=np.asarray([1], np.int32), seeds=seeds, sampling=sampling)
 
 
 class _Sink:

@@ -34,7 +34,7 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
             parts = await open_parts(job, disposer)
             at = await _restore(parts, job, store.found.taken)
             recorder = Recorder(store)
-            driver = Driver(job.phases, parts, recorder, stop, max_skipped=job.recipe.backend.max_skipped)
+            driver = Driver(job, parts, recorder, stop)
             await driver.run(at)
             await parts.worker.call(_export, parts.backend, parts.tokenizer, store)
         status = "done"
@@ -64,7 +64,7 @@ async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Pos
     if checkpoint is None:
         return Position()
     await parts.worker.call(parts.backend.load, checkpoint.path)
-    return position_after(checkpoint, job.phases)
+    return position_after(checkpoint, job.phases, job.data_hash)
 
 
 def _export(backend: TrainBackend, tokenizer: Tokenizer, store: RunStore) -> None:

@@ -3,10 +3,13 @@
 The only file that names the classes behind the Protocols.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import psutil
+import xxhash
 
 from stretto.config.recipe import Recipe
 from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
@@ -38,7 +41,7 @@ class Given:
     reward: Reward | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """A recipe with everything resolved that needs no device: what will run, on what. Made before a run is created."""
 
@@ -54,6 +57,16 @@ class Job:
     def graphs(self) -> tuple[Graph, ...]:
         """The graph of every phase."""
         return tuple(phase.graph for phase in self.phases)
+
+    @cached_property
+    def data_hash(self) -> str:
+        """A hash of all prompts with what judges them: a run goes on only with the data it was begun with."""
+        digest = xxhash.xxh3_64()
+        for prompt in (*self.train, *self.held_out):
+            digest.update(prompt.uid.encode())
+            digest.update(prompt.token_ids.tobytes())
+            digest.update(json.dumps(dict(prompt.data), sort_keys=True, default=list).encode())
+        return digest.hexdigest()
 
     @property
     def longest(self) -> int:
@@ -109,7 +122,7 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
     return Parts(
         engine=engine,
         worker=worker,
-        sync=InProcessSync(),
+        sync=InProcessSync(worker.call),
         judge=judge,
         tokenizer=job.tokenizer,
         held_out=job.held_out,
@@ -117,6 +130,7 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
         seed=recipe.seed,
         deadline_s=recipe.sampling.deadline_s,
         precision=getattr(recipe.engine, "dtype", "float32"),
+        deterministic=recipe.schedule.deterministic,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stretto.errors import ResumeError
 from stretto.roles import TrainBackend
 from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn, Pool
@@ -34,9 +35,10 @@ class Position:
     finished: tuple[Drawn, ...] = ()
 
 
-def write_state(folder: Path, pool: Pool, backend: TrainBackend, skipped_in_row: int) -> None:
+def write_state(folder: Path, pool: Pool, backend: TrainBackend, skipped_in_row: int, data_hash: str) -> None:
     """Write everything but the manifest. Called on the worker's thread while nothing else runs."""
-    write_json(folder / "state.json", {"pool": pool.state(), "skipped_in_row": skipped_in_row})
+    state = {"pool": pool.state(), "skipped_in_row": skipped_in_row, "data_hash": data_hash}
+    write_json(folder / "state.json", state)
     (folder / "groups").mkdir()
     waiting = pool.finished()
     for node in waiting[0].groups if waiting else ():
@@ -44,13 +46,21 @@ def write_state(folder: Path, pool: Pool, backend: TrainBackend, skipped_in_row:
     backend.save(folder)
 
 
-def position_after(checkpoint: Checkpoint, phases: tuple[Phase, ...]) -> Position:
-    """The position a checkpoint was taken at. After a phase that is done comes the start of the next."""
+def position_after(checkpoint: Checkpoint, phases: tuple[Phase, ...], data_hash: str) -> Position:
+    """The position a checkpoint was taken at. After a phase that is done comes the start of the next.
+
+    Raises ResumeError if the prompts are not those of the run: every draw would mean another prompt.
+    """
     header = checkpoint.header
+    state = read_json(checkpoint.path / "state.json")
+    if state["data_hash"] != data_hash:
+        raise ResumeError(
+            f"the prompts are not those the run was begun with (their hash is {data_hash}, in {checkpoint.path.name} "
+            f"{state['data_hash']}). Bring the data back as it was, or start a new run."
+        )
     index = [phase.name for phase in phases].index(header.phase)
     if header.phase_done and index + 1 < len(phases):
         return Position(phase_index=index + 1)
-    state = read_json(checkpoint.path / "state.json")
     return Position(
         phase_index=index,
         steps_done=header.steps_done,

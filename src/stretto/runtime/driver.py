@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stretto.errors import Interrupted, StoreError, TrainError
+from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, write_state
 from stretto.runtime.evaluation import evaluate
 from stretto.runtime.parts import Parts
@@ -49,20 +50,18 @@ class _Progress:
 class Driver:
     """Runs the phases of a run from a position to the end. What it uses is opened and closed elsewhere."""
 
-    def __init__(
-        self, phases: tuple[Phase, ...], parts: Parts, recorder: Recorder, stop: asyncio.Event, *, max_skipped: int
-    ) -> None:
-        self._phases, self._parts, self._record, self._stop = phases, parts, recorder, stop
-        self._max_skipped = max_skipped
+    def __init__(self, job: Job, parts: Parts, recorder: Recorder, stop: asyncio.Event) -> None:
+        self._job, self._parts, self._record, self._stop = job, parts, recorder, stop
         self._clock = Clock()
         self._probed = False
 
     async def run(self, at: Position) -> None:
         """Run what is left after ``at``. Raises Interrupted once a stop was asked for and the state is saved."""
-        for index in range(at.phase_index, len(self._phases)):
-            progress = self._open(self._phases[index], at if index == at.phase_index else Position())
+        for index in range(at.phase_index, len(self._job.phases)):
+            begin = at if index == at.phase_index else Position()
+            progress = self._open(self._job.phases[index], begin)
             try:
-                await self._loop(progress, at if index == at.phase_index else Position())
+                await self._loop(progress, begin)
             except BaseException as failure:
                 await progress.runner.close()
                 if progress.in_window and progress.saved_at != progress.step and not isinstance(failure, StoreError):
@@ -173,7 +172,7 @@ class Driver:
             await self._parts.worker.call(
                 self._record.store.checkpoint,
                 header,
-                lambda folder: write_state(folder, p.pool, self._parts.backend, p.skipped_in_row),
+                lambda folder: write_state(folder, p.pool, self._parts.backend, p.skipped_in_row, self._job.data_hash),
                 keep_last=keep.keep_last,
                 keep_best=keep.keep_best,
             )
@@ -182,12 +181,12 @@ class Driver:
     def _count_skipped(self, p: _Progress, skipped: Mapping[str, str]) -> None:
         """Not-finite updates are skipped and counted; too many in a row end the run."""
         p.skipped_in_row = p.skipped_in_row + 1 if skipped else 0
-        if p.skipped_in_row > self._max_skipped:
+        if p.skipped_in_row > self._job.recipe.backend.max_skipped:
             reasons = "; ".join(f"{model}: {why}" for model, why in sorted(skipped.items()))
             raise TrainError(
-                f"{p.skipped_in_row} steps in a row had an update that was not finite ({reasons}), more than "
-                f"backend.max_skipped={self._max_skipped}. Lower backend.lr or backend.max_grad_norm, or look at the "
-                "rewards; the weights are those before the first of them."
+                f"{p.skipped_in_row} steps in a row had an update that was skipped ({reasons}), more than "
+                f"backend.max_skipped={self._job.recipe.backend.max_skipped}. Lower backend.lr or "
+                "backend.max_grad_norm, or look at the rewards; the weights are those before the first of them."
             )
 
 

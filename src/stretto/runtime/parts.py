@@ -27,6 +27,7 @@ class Parts:
     seed: int
     deadline_s: float
     precision: str
+    deterministic: bool
 
     @property
     def backend(self) -> TrainBackend:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto.errors import EngineError
-from stretto.roles import Sampling
+from stretto.errors import ConfigError, EngineError
+from stretto.roles import BatchInvariant, Sampling
 from stretto.runtime.parts import Parts
 from stretto.types import Batch, Prompt
 from stretto.workflows.nodes import rollout
@@ -20,7 +20,17 @@ TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 
 
 async def probe_weights(parts: Parts, prompts: Sequence[Prompt], sampling: Sampling) -> None:
-    """Sample a little and compare. Raises EngineError with the gap if the engine and the trainer disagree."""
+    """Sample a little and compare. Raises EngineError with the gap if the engine and the trainer disagree.
+
+    A deterministic run also needs an engine that is batch-invariant, here and now.
+    """
+    if parts.deterministic:
+        if not isinstance(parts.engine, BatchInvariant):
+            raise ConfigError(
+                f"schedule.deterministic=true needs a batch-invariant engine, and {type(parts.engine).__name__} does "
+                "not promise to be one. Set schedule.deterministic=false, or use engine.type=native."
+            )
+        await parts.engine.probe_invariance()
     plain = Sampling(temperature=1.0, max_tokens=min(sampling.max_tokens, 16), stop_ids=sampling.stop_ids)
     binding = parts.binding("evaluation", plain)
     groups = []

@@ -5,7 +5,7 @@ copies have other bytes, so log-probs are compared elsewhere.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 import xxhash
 
 from stretto.errors import EngineError
-from stretto.roles import NamedTensor, RolloutEngine
+from stretto.roles import NamedTensor, RolloutEngine, WeightSink
 from stretto.types import Metric, Metrics
 
 __all__ = ["InProcessSync"]
@@ -22,7 +22,12 @@ __all__ = ["InProcessSync"]
 class InProcessSync:
     """Implements ``stretto.roles.WeightSync``."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Callable[[Callable[[], int]], Awaitable[int]] | None = None) -> None:
+        """``run`` calls a function on the thread that owns the tensors; None: where ``publish`` is awaited.
+
+        Copies on a thread whose number of intra-op threads nobody has set would spin on other threads' cores.
+        """
+        self._run = run or _here
         self._checksum = ""
 
     @property
@@ -38,20 +43,13 @@ class InProcessSync:
         """
         start = time.perf_counter()
         digest = xxhash.xxh3_64()
-        num_bytes = 0
         try:
             async with AsyncExitStack() as windows:
                 sinks = [
                     await windows.enter_async_context(engine.update_weights(version, in_flight="drain"))
                     for engine in engines
                 ]
-                for tensor in tensors:
-                    raw = _bytes(tensor)
-                    digest.update(tensor.name.encode())
-                    digest.update(raw)
-                    num_bytes += raw.nbytes
-                    for sink in sinks:
-                        sink.write(tensor)
+                num_bytes = await self._run(lambda: _send(tensors, sinks, digest))
         except (EngineError, RuntimeError, OSError) as error:
             raise EngineError(f"publishing version {version} of the weights failed: {error}") from error
         await _check_held(version, engines)
@@ -60,6 +58,22 @@ class InProcessSync:
             "time/publish_s": Metric("mean", time.perf_counter() - start),
             "publish/bytes": Metric("mean", num_bytes),
         }
+
+
+def _send(tensors: Iterable[NamedTensor], sinks: Sequence[WeightSink], digest: xxhash.xxh3_64) -> int:
+    num_bytes = 0
+    for tensor in tensors:
+        raw = _bytes(tensor)
+        digest.update(tensor.name.encode())
+        digest.update(raw)
+        num_bytes += raw.nbytes
+        for sink in sinks:
+            sink.write(tensor)
+    return num_bytes
+
+
+async def _here(function: Callable[[], int]) -> int:
+    return function()
 
 
 def _bytes(tensor: NamedTensor) -> memoryview:
