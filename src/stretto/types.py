@@ -113,7 +113,23 @@ class Trajectory:
     @property
     def num_written(self) -> int:
         """How many tokens the policy wrote."""
-        return int(self.mask_T.sum())
+        return int(np.count_nonzero(self.mask_T))
+
+    def judged(self, rewards: Mapping[str, float | None], reward: float) -> "Trajectory":
+        """The same trajectory with its rewards; written out because ``replace`` is several times slower."""
+        return Trajectory(
+            key=self.key,
+            token_ids_T=self.token_ids_T,
+            mask_T=self.mask_T,
+            logprobs_T=self.logprobs_T,
+            versions=self.versions,
+            finish=self.finish,
+            text=self.text,
+            temperature=self.temperature,
+            rewards=rewards,
+            reward=reward,
+            info=self.info,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

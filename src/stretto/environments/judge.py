@@ -8,7 +8,7 @@ never on which process judged it or what finished first.
 import asyncio
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stretto.config.sections import RewardConfig
 from stretto.environments.processes import Launch, RewardProcess
@@ -206,8 +206,5 @@ class RewardJudge:
 
 
 def _with_rewards(group: Group, rows: Sequence[Scores]) -> Group:
-    judged = tuple(
-        replace(trajectory, rewards=dict(scores), reward=total(scores))
-        for trajectory, scores in zip(group.trajectories, rows, strict=True)
-    )
-    return replace(group, trajectories=judged)
+    judged = tuple(t.judged(scores, total(scores)) for t, scores in zip(group.trajectories, rows, strict=True))
+    return Group(draw=group.draw, prompt=group.prompt, trajectories=judged)

@@ -171,10 +171,14 @@ def read_values(name: str, values: Sequence[object], group: Group) -> list[Score
 
 def total(scores: Scores) -> float:
     """The scalar reward: the sum of the scores that apply."""
+    if len(scores) == 1:
+        return next(iter(scores.values())) or 0.0
     return math.fsum(score for score in scores.values() if score is not None)
 
 
 def _read(name: str, value: object) -> Scores:
+    if type(value) is float and math.isfinite(value):  # by far the most frequent
+        return {name: value}
     scores: dict[str, float | None] = {}
     if isinstance(value, Mapping):
         for key, part in cast("Mapping[object, object]", value).items():

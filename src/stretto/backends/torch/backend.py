@@ -51,6 +51,7 @@ def set_threads(threads: int) -> int:
     torch keeps the number per calling thread: call this first in the thread that will use the backend.
     """
     number = num_threads(threads)
+    torch.get_num_threads()  # a thread's first torch call takes over a process-wide default: make it before ours
     torch.set_num_threads(number)
     return number
 
