@@ -48,3 +48,19 @@ def test_softmax_is_in_float32_for_bfloat16_states():
     loss = token_logprobs(h.bfloat16(), w, targets, it)[0].sum()
     (grad,) = torch.autograd.grad(loss, (w,))
     assert grad.dtype == torch.float32
+
+
+def test_entropy_of_large_logits_loses_nothing_and_is_never_negative():
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(200, 64, generator=generator).requires_grad_()
+    w = torch.randn(1000, 64, generator=generator) * 4
+    targets, it = torch.zeros(200, dtype=torch.long), torch.ones(200)
+    entropy = token_logprobs(h, w, targets, it)[1]
+    assert float(entropy.detach().min()) >= 0
+    # of the same float32 logits, so that only what follows them is compared
+    exact = torch.distributions.Categorical(logits=(h.detach() @ w.t()).double()).entropy()
+    torch.testing.assert_close(entropy.detach().double(), exact, atol=5e-5, rtol=1e-5)
+    wide = h.detach().double().requires_grad_()
+    (got,) = torch.autograd.grad(entropy.sum(), h)
+    (want,) = torch.autograd.grad(plain(wide, w.double(), targets, it)[1].sum(), wide)
+    assert (got - want).norm() < 1e-4 * want.norm()

@@ -21,7 +21,7 @@ def token_logprobs(
     """Log-prob of each target and entropy of its distribution, both [N] float32, differentiable.
 
     With ``z = inverse_temperature * weight @ hidden``: ``logp = z[target] - logsumexp(z)`` and
-    ``H = logsumexp(z) - sum(softmax(z) z)``. hidden_N [N, C], weight [V, C]; products are in the type of the hidden
+    ``H = -sum(softmax(z) log_softmax(z))``. hidden_N [N, C], weight [V, C]; products are in the type of the hidden
     states, everything after them in float32.
     """
     return cast(tuple[Tensor, Tensor], _TokenLogprobs.apply(hidden_N, weight, targets_N, inverse_temperature_N))
@@ -38,9 +38,10 @@ class _TokenLogprobs(torch.autograd.Function):
         for rows in _chunks(len(hidden), len(weight)):
             z = _logits(hidden[rows], cast_weight, inverse_temperature[rows])
             lse[rows] = z.logsumexp(-1)
-            logprobs[rows] = z.gather(1, targets[rows, None]).squeeze(1) - lse[rows]
-            p = (z - lse[rows, None]).exp_()
-            entropy[rows] = lse[rows] - p.mul_(z).sum(-1)
+            logp = z.sub_(lse[rows, None])
+            logprobs[rows] = logp.gather(1, targets[rows, None]).squeeze(1)
+            # Not lse - sum(p z): of large logits that is a small difference of large numbers, and can be negative.
+            entropy[rows] = logp.exp().mul_(logp).sum(-1).neg_()
         ctx.save_for_backward(hidden, weight, targets, inverse_temperature, lse, entropy)
         ctx.set_materialize_grads(False)
         return logprobs, entropy
