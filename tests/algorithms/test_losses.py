@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from stretto.algorithms.advantages import kl_estimate
 from stretto.algorithms.aggregation import aggregation_weights
 from stretto.algorithms.losses import Tokens, kl_in_loss, policy_clip, resolve_loss, sft, value_clip, with_ess
 from stretto.errors import ConfigError
@@ -130,6 +131,25 @@ def test_kl_in_loss_matches_golden_gradients(golden, check):
         kl.sum().backward()
         check(case, "kl", kl.detach())
         check(case, "grad", logp.grad)
+
+
+def test_which_kl_each_estimator_pulls_on():
+    """Expectations over a whole vocabulary, so no sampling noise: see ``kl_in_loss`` and ``kl_estimate``."""
+    logits = torch.linspace(-1, 2, 6, dtype=torch.float64).requires_grad_()
+    logp = logits.log_softmax(0)
+    ref = torch.tensor([0.3, 0.05, 0.2, 0.25, 0.1, 0.1], dtype=torch.float64).log()
+    sampled = logp.detach().exp()
+
+    def gradient(value):
+        return torch.autograd.grad(value, logits, retain_graph=True)[0]
+
+    reverse, forward = gradient((logp.exp() * (logp - ref)).sum()), gradient((ref.exp() * (ref - logp)).sum())
+    in_loss = {kind: gradient((sampled * kl_in_loss(logp, ref, kind)).sum()) for kind in ("k1", "k2", "k3")}
+    torch.testing.assert_close(in_loss["k1"], torch.zeros(6, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(in_loss["k2"], reverse)
+    torch.testing.assert_close(in_loss["k3"], forward)
+    penalty = torch.from_numpy(kl_estimate(logp.detach().numpy(), ref.numpy(), "k1"))
+    torch.testing.assert_close(gradient((sampled * penalty * logp).sum()), reverse)
 
 
 def test_ess_of_equal_ratios_is_one_and_is_taken_over_all_micro_batches():

@@ -88,7 +88,8 @@ def kl_estimate(logprobs: Array, ref_logprobs: Array, kind: KlKind) -> Doubles:
     """A per-token estimate of KL(policy || reference) from log-probs of sampled tokens, elementwise.
 
     With ``d = logprobs - ref_logprobs``: k1 is d, k2 is d^2/2, k3 is exp(-d) - 1 + d.
-    Schulman 2020, "Approximating KL divergence".
+    Schulman 2020, "Approximating KL divergence". k1 and k3 are unbiased; as a penalty in the reward, only k1 has the
+    gradient of KL(policy || reference) in expectation.
     """
     d = np.asarray(logprobs, np.float64) - np.asarray(ref_logprobs, np.float64)
     if kind == "k1":

@@ -113,10 +113,10 @@ def policy_clip(
 ) -> LossOutput:
     """The clipped policy loss ``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))``, ``r = exp(logp - old_logp)``.
 
-    Columns: ``advantages``; ``old_logprobs`` (left out: the current ones without gradient, so r is 1);
-    ``ref_logprobs`` where ``kl_coef`` is not 0. Then ``kl_coef * KL - entropy_coef * entropy`` is added per token.
-    The log-ratio is held within 20 before exp, with no gradient outside. Schulman et al. 2017, arXiv:1707.06347, eq. 7;
-    two bounds: Yu et al. 2025, arXiv:2503.14476, eq. 10.
+    Columns: ``advantages``; ``old_logprobs`` (left out: the current ones without gradient, so r is 1 and neither bound
+    acts); ``ref_logprobs`` where ``kl_coef`` is not 0. Then ``kl_coef * KL - entropy_coef * entropy`` is added to each
+    token. The log-ratio is held within 20 before exp, with no gradient outside. Schulman et al. 2017, arXiv:1707.06347,
+    eq. 7; two bounds: Yu et al. 2025, arXiv:2503.14476, eq. 10.
     """
     logprobs_N = tokens.policy_logprobs()
     advantages_N = tokens.column("advantages")
@@ -166,7 +166,12 @@ def value_clip(tokens: Tokens, *, value_clip: float = 0.2) -> LossOutput:
 
 
 def kl_in_loss(logprobs_N: Tensor, ref_logprobs_N: Tensor, kind: KlKind) -> Tensor:
-    """``kl_estimate`` of ``algorithms.advantages`` with gradient: k1 d, k2 d^2/2, k3 exp(-d) - 1 + d, per token."""
+    """``kl_estimate`` of ``algorithms.advantages`` with gradient: k1 d, k2 d^2/2, k3 exp(-d) - 1 + d, per token.
+
+    The derivatives by ``logprobs`` are 1, d and 1 - exp(-d). Over tokens that the policy samples, k2 then has the
+    gradient of KL(policy || reference) in expectation, k3 that of KL(reference || policy), and k1 none at all: it adds
+    noise and holds nothing near (it belongs in the reward).
+    """
     d_N = logprobs_N - ref_logprobs_N
     if kind == "k1":
         return d_N

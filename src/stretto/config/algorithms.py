@@ -22,7 +22,11 @@ class SftConfig(Section):
 
 
 class GrpoConfig(Section):
-    """Group-relative policy optimisation (Shao et al. 2024, arXiv:2402.03300, eq. 3)."""
+    """Group-relative policy optimisation (Shao et al. 2024, arXiv:2402.03300).
+
+    Its eq. 3 is aggregate=seq_mean_token_mean with kl_coef=0.04; Dr. GRPO (arXiv:2503.20783) is scale=none with
+    aggregate=seq_mean_token_sum.
+    """
 
     type: Literal["grpo"] = "grpo"
     """Which algorithm."""
@@ -37,13 +41,13 @@ class GrpoConfig(Section):
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL term against the frozen reference in the loss; 0 leaves the reference out."""
     kl_kind: KlKind = "k3"
-    """Estimator of the KL term."""
+    """Estimator of the KL term. k1 has no gradient in expectation here; k2 pulls as reverse KL, k3 as forward KL."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     aggregate: Aggregation = "token_mean"
     """How token losses become one number; denominators are taken over the whole update."""
     proximal: Literal["detach"] = "detach"
-    """Where the old log-probs of the ratio come from: the current ones without gradient (one update per step)."""
+    """Where the old log-probs of the ratio come from: the current ones without gradient, so no clip acts."""
 
 
 class PpoConfig(Section):
@@ -62,17 +66,17 @@ class PpoConfig(Section):
     clip_high: float = Field(default=0.2, gt=0)
     """The probability ratio is clipped above at 1 + clip_high."""
     value_clip: float = Field(default=0.2, gt=0)
-    """Values move at most this far from the values of the rollout in one step."""
+    """Values further than this from those of the rollout are clipped in the loss; one update per step is not."""
     kl_coef: float = Field(default=0.05, ge=0)
     """Weight of the KL penalty against the frozen reference in the reward; 0 leaves the reference out."""
     kl_kind: KlKind = "k1"
-    """Estimator of the KL penalty."""
+    """Estimator of the KL penalty; only k1 has the gradient of the KL in expectation here."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     aggregate: Aggregation = "token_mean"
     """How token losses become one number; denominators are taken over the whole update."""
     proximal: Literal["detach"] = "detach"
-    """Where the old log-probs of the ratio come from: the current ones without gradient (one update per step)."""
+    """Where the old log-probs of the ratio come from: the current ones without gradient, so no clip acts."""
 
 
 Algorithm: TypeAlias = Annotated[SftConfig | GrpoConfig | PpoConfig, Field(discriminator="type")]

@@ -161,9 +161,9 @@ class TorchBackendConfig(Section):
     lr: float = Field(default=1e-5, gt=0)
     """Peak learning rate of the policy."""
     lr_warmup: int = Field(default=0, ge=0)
-    """Steps over which the learning rate rises linearly from 0."""
+    """Steps over which the learning rate rises linearly; the first takes 1 / lr_warmup of it."""
     lr_decay: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate falls from its peak to 0 at the last step."""
+    """How the learning rate falls from its peak; it would be 0 one step after the last."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's betas."""
     eps: float = Field(default=1e-8, gt=0)

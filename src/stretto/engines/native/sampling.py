@@ -28,7 +28,8 @@ class Draws:
 
 
 def uniforms(seeds_R: NDArray[np.uint64], places_R: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniforms in [0, 1 - 2**-52]: output number ``place`` of the SplitMix64 stream that starts at ``mix(seed)``.
+    """Uniforms in [0, 1 - 2**-52]: output number ``place`` of a SplitMix64 stream whose state starts at the
+    first output of the stream of ``seed``.
 
     SplitMix64 is Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. Mixing the seed
     first keeps the streams of neighbouring seeds from being shifted copies of each other.
