@@ -11,6 +11,7 @@ from functools import cached_property
 import psutil
 import xxhash
 
+from stretto.backends.torch.hf_config import check_weights, load_hf_config
 from stretto.config.recipe import Recipe
 from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
 from stretto.data.order import split
@@ -79,6 +80,8 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     graphs = [main_graph(recipe, given.workflow)]
     if recipe.warmup is not None:
         graphs.insert(0, warmup_graph(recipe.warmup))
+    if not isinstance(recipe.backend, FakeBackendConfig):
+        check_weights(recipe.model.path)
     reward = given.reward or resolve_reward(recipe.reward.use)
     tokenizer = load_tokenizer(recipe.model.path)
     prompts = load_prompts(recipe.prompts, tokenizer, given.prompts)
@@ -94,7 +97,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     phases = [main_phase(recipe, graphs[-1], train, sampling)]
     if recipe.warmup is not None:
         phases.insert(0, warmup_phase(recipe, recipe.warmup, graphs[0], train, sampling))
-    return Job(
+    job = Job(
         recipe=recipe,
         phases=tuple(phases),
         tokenizer=tokenizer,
@@ -103,6 +106,8 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         reward=reward,
         greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids),
     )
+    max_len_of(job)
+    return job
 
 
 async def open_parts(job: Job, disposer: Disposer) -> Parts:
@@ -136,14 +141,21 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
 
 def max_len_of(job: Job) -> int:
     """The longest sequence the engine must hold, in tokens."""
-    e = job.recipe.engine
-    longest = 0 if isinstance(e, FakeEngineConfig) else e.max_len
-    if longest and longest < job.longest:
+    e, needs = job.recipe.engine, f"the longest prompt with sampling.max_tokens={job.recipe.sampling.max_tokens}"
+    if isinstance(e, FakeEngineConfig):
+        return job.longest
+    if e.max_len and e.max_len < job.longest:
         raise DataError(
-            f"engine.max_len={longest} is shorter than the longest prompt with sampling.max_tokens="
-            f"{job.recipe.sampling.max_tokens}: {job.longest} tokens. Raise engine.max_len, or leave it 0."
+            f"engine.max_len={e.max_len} is shorter than {needs}: {job.longest} tokens. "
+            "Raise engine.max_len, or leave it 0."
         )
-    return longest or job.longest
+    positions = load_hf_config(job.recipe.model.path).get("max_position_embeddings")
+    if isinstance(positions, int) and (e.max_len or job.longest) > positions:
+        raise DataError(
+            f"{needs} is {job.longest} tokens (engine.max_len={e.max_len}), and the model was made for {positions}. "
+            "Use shorter prompts, a lower sampling.max_tokens or engine.max_len."
+        )
+    return e.max_len or job.longest
 
 
 def threads_of(recipe: Recipe) -> int | None:
@@ -181,7 +193,6 @@ def _open_engine(job: Job) -> RolloutEngine:
     recipe = job.recipe
     if isinstance(recipe.engine, FakeEngineConfig):
         return FakeEngine()
-    from stretto.backends.torch.hf_config import load_hf_config
     from stretto.engines.native import NativeEngine
 
     e = recipe.engine

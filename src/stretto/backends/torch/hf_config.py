@@ -9,7 +9,7 @@ from pathlib import Path
 from stretto.errors import DataError, nearest
 from stretto.types import Json
 
-__all__ = ["BUILTIN_PREFIX", "SUPPORTED", "load_hf_config", "model_folder"]
+__all__ = ["BUILTIN_PREFIX", "SUPPORTED", "check_weights", "load_hf_config", "model_folder"]
 
 BUILTIN_PREFIX = "builtin:"
 
@@ -74,6 +74,16 @@ def load_hf_config(path: str) -> Mapping[str, Json]:
             "Set use_sliding_window to false in its config.json if its context fits the window."
         )
     return config
+
+
+def check_weights(path: str) -> None:
+    """DataError if the model at ``path`` has no weights to load; nothing is loaded."""
+    if path.startswith(BUILTIN_PREFIX) or list(model_folder(path).glob("*.safetensors")):
+        return
+    raise DataError(
+        f"the model folder {path!r} has no *.safetensors file: its weights are missing. Download them, or "
+        "convert them to safetensors; other formats are not read."
+    )
 
 
 def model_folder(path: str) -> Path:

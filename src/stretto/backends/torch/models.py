@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from stretto.backends.torch.attention import PACKED_ATTENTION, register_packed_attention
-from stretto.backends.torch.hf_config import BUILTIN_PREFIX, load_hf_config, model_folder
+from stretto.backends.torch.hf_config import BUILTIN_PREFIX, check_weights, load_hf_config, model_folder
 from stretto.backends.torch.packing import Pack
 from stretto.errors import DataError
 from stretto.types import Json
@@ -88,15 +88,10 @@ def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Networ
 
 
 def _from_folder(path: str) -> PreTrainedModel:
-    folder = model_folder(path)
-    if not list(folder.glob("*.safetensors")):
-        raise DataError(
-            f"the model folder {path!r} has no *.safetensors file: its weights are missing. Download them, or "
-            "convert them to safetensors; other formats are not read."
-        )
+    check_weights(path)
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
-            str(folder),
+            str(model_folder(path)),
             local_files_only=True,
             use_safetensors=True,
             dtype=torch.float32,
