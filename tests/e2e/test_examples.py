@@ -1,0 +1,81 @@
+"""Every script of ``examples/`` runs as a user runs it, and what it says it shows is there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stretto.store import RunView, compare_runs, newest_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MAX_LINES = 60
+
+
+def run_example(name: str, folder: Path) -> str:
+    """Its standard output, run in ``folder``."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def rewards(run: RunView) -> list[float]:
+    return [value for _, value in run.history("reward/mean")]
+
+
+def test_own_reward(tmp_path):
+    out = run_example("own_reward", tmp_path)
+    run = RunView(tmp_path / "runs" / "own-reward")
+    assert run.status == "done"
+    assert rewards(run)[0] < 0.2 and rewards(run)[-1] > 0.6
+    assert f"{rewards(run)[0]:.2f}" in out
+
+
+def test_own_workflow(tmp_path):
+    out = run_example("own_workflow", tmp_path)
+    run = newest_run(tmp_path / "runs")
+    view = RunView(run)
+    assert "per group, as they come" in out and "charge_repeats" in out
+    assert view.status == "done"
+    assert rewards(view)[0] < 0.2 and rewards(view)[-1] > 0.5
+    last = [t for recorded in view.groups()[-4:] for t in recorded.group.trajectories]
+    assert len(last) == 4 * 16
+    for t in last:
+        repeats = sum(a == b for a, b in zip(t.text, t.text[1:], strict=False))
+        assert t.rewards["repeats"] == pytest.approx(-0.1 * repeats)
+        assert t.reward == pytest.approx((t.rewards["vowels"] or 0) - 0.1 * repeats)
+
+
+def test_own_data(tmp_path):
+    run_example("own_data", tmp_path)
+    taught, rewarded = RunView(tmp_path / "runs" / "sft"), RunView(tmp_path / "runs" / "grpo")
+    assert taught.history("loss")[-1][1] < 0.5 * taught.history("loss")[0][1]
+    values = rewards(rewarded)
+    assert sum(values[-10:]) > sum(values[:10])
+    assert json.loads((rewarded.path / "model" / "config.json").read_text())["model_type"] == "llama"
+
+
+def test_resume_run(tmp_path):
+    # pitfall 8
+    out = run_example("resume_run", tmp_path)
+    whole, stopped = tmp_path / "runs" / "whole", tmp_path / "runs" / "stopped"
+    assert "Stopped by a signal" in out and "in 2 attempts" in out and "differences: []" in out
+    assert compare_runs(whole, stopped) == []
+    assert RunView(stopped).status == "done"
+
+
+def test_every_example_is_run_here_and_short():
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == {"own_data", "own_reward", "own_workflow", "resume_run"}
+    for path in EXAMPLES.glob("*.py"):
+        assert len(path.read_text().splitlines()) < MAX_LINES, path
