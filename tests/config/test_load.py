@@ -48,7 +48,7 @@ def test_quickstart_is_what_it_says():
     assert recipe.algorithm.type == "grpo"
     assert recipe.warmup is not None
     assert recipe.warmup.until == {"held_out/accuracy": 0.45}
-    assert (recipe.sampling.n, recipe.schedule.groups_per_step, recipe.steps) == (8, 16, 600)
+    assert (recipe.sampling.n, recipe.schedule.groups_per_step, recipe.steps) == (8, 16, 1000)
     assert load("ppo-addition").algorithm.type == "ppo"
     assert load("ppo-addition").warmup == recipe.warmup
 

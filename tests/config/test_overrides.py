@@ -22,7 +22,7 @@ def test_safe_changes_are_applied_and_listed(recipe):
     new, changes = apply_resume_overrides(recipe, ["steps=900", "save.keep_best=null", "seed=0", "reward.timeout_s=60"])
     assert (new.steps, new.save.keep_best) == (900, None)
     assert changes == (
-        Change(key="steps", old=600, new=900),
+        Change(key="steps", old=1000, new=900),
         Change(key="reward.timeout_s", old=10.0, new=60.0),
         Change(key="save.keep_best", old="held_out/accuracy", new=None),
     )

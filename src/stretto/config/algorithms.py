@@ -6,10 +6,11 @@ from pydantic import Field
 
 from stretto.config.base import Section
 
-__all__ = ["Aggregation", "Algorithm", "GrpoConfig", "KlKind", "PpoConfig", "SftConfig"]
+__all__ = ["Aggregation", "Algorithm", "GrpoConfig", "KlKind", "PpoConfig", "Proximal", "SftConfig"]
 
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum"]
 KlKind = Literal["k1", "k2", "k3"]
+Proximal = Literal["auto", "detach", "sampler"]
 
 
 class SftConfig(Section):
@@ -40,14 +41,15 @@ class GrpoConfig(Section):
     """The probability ratio is clipped above at 1 + clip_high."""
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL term against the frozen reference in the loss; 0 leaves the reference out."""
-    kl_kind: KlKind = "k3"
-    """Estimator of the KL term. k1 has no gradient in expectation here; k2 pulls as reverse KL, k3 as forward KL."""
+    kl_kind: Literal["k2", "k3"] = "k3"
+    """Estimator of the KL term: k2 pulls as reverse KL, k3 as forward KL (k1 has no gradient in expectation here)."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     aggregate: Aggregation = "token_mean"
     """How token losses become one number; denominators are taken over the whole update."""
-    proximal: Literal["detach"] = "detach"
-    """Where the old log-probs of the ratio come from: the current ones without gradient, so no clip acts."""
+    proximal: Proximal = "auto"
+    """Where the old log-probs of the ratio come from: ``detach`` (the current ones without gradient: on-policy, no clip
+    acts), ``sampler`` (the engine's: corrects for stale rollouts), ``auto`` (sampler if max_staleness is not 0)."""
 
 
 class PpoConfig(Section):
@@ -75,8 +77,9 @@ class PpoConfig(Section):
     """Weight of the entropy bonus."""
     aggregate: Aggregation = "token_mean"
     """How token losses become one number; denominators are taken over the whole update."""
-    proximal: Literal["detach"] = "detach"
-    """Where the old log-probs of the ratio come from: the current ones without gradient, so no clip acts."""
+    proximal: Proximal = "auto"
+    """Where the old log-probs of the ratio come from: ``detach`` (the current ones without gradient: on-policy, no clip
+    acts), ``sampler`` (the engine's: corrects for stale rollouts), ``auto`` (sampler if max_staleness is not 0)."""
 
 
 Algorithm: TypeAlias = Annotated[SftConfig | GrpoConfig | PpoConfig, Field(discriminator="type")]

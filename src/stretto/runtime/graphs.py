@@ -20,8 +20,8 @@ MODELS: Mapping[str, frozenset[str]] = {
 }
 """The Models a recipe provides, with what each may do: the others start from the policy when the main phase begins."""
 
-NOT_PASSED = frozenset({"type", "proximal"})
-"""Fields of ``algorithm`` that no workflow takes: the choice itself, and what has one value."""
+NOT_PASSED = frozenset({"type"})
+"""The field of ``algorithm`` that no workflow takes: the choice itself."""
 
 
 def find_workflow(name: str) -> Workflow | Graph:
@@ -57,6 +57,8 @@ def warmup_graph(warmup: WarmupConfig) -> Graph:
 def _fill(found: Workflow | Graph, recipe: Recipe) -> Graph:
     """Trace with ``algorithm`` and ``sampling.n`` filled in by name; refuse what was set and would not be read."""
     algorithm = {k: v for k, v in _fields(recipe.algorithm).items() if k not in NOT_PASSED}
+    if algorithm.get("proximal") == "auto":
+        algorithm["proximal"] = "sampler" if recipe.schedule.max_staleness else "detach"
     asked = recipe.algorithm.model_fields_set - NOT_PASSED
     if isinstance(found, Graph):
         _refuse_unread(found.name, asked, (), "Write it under the node's `with:`.")

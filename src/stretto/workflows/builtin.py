@@ -1,6 +1,8 @@
 """The built-in workflows: what each ``algorithm.type`` implies. Their keyword parameters are filled from
 ``algorithm`` and ``sampling`` by name, so the graph is a function of the recipe."""
 
+from typing import Literal
+
 from stretto.config.algorithms import Aggregation, KlKind
 from stretto.graph import Workflow, workflow
 from stretto.types import Prompt, StepReport
@@ -38,10 +40,11 @@ def grpo(
     n: int = 8,
     scale: str = "group_std",
     epsilon: float = 1e-6,
+    proximal: Literal["detach", "sampler"] = "detach",
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     kl_coef: float = 0.0,
-    kl_kind: KlKind = "k3",
+    kl_kind: Literal["k2", "k3"] = "k3",
     entropy_coef: float = 0.0,
     aggregate: Aggregation = "token_mean",
 ) -> StepReport:
@@ -55,6 +58,7 @@ def grpo(
         batch,
         credit,
         ref=ref,
+        proximal=proximal,
         clip_low=clip_low,
         clip_high=clip_high,
         kl_coef=kl_coef,
@@ -73,6 +77,7 @@ def ppo(
     gamma: float = 1.0,
     lam: float = 0.95,
     whiten: bool = True,
+    proximal: Literal["detach", "sampler"] = "detach",
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     value_clip: float = 0.2,
@@ -90,7 +95,13 @@ def ppo(
     credit = gae(batch, value, ref=ref, gamma=gamma, lam=lam, whiten=whiten, kl_coef=kl_coef, kl_kind=kl_kind)
     fit = fit_values(batch, credit, value, value_clip=value_clip, aggregate=aggregate)
     learn = update_policy(
-        batch, credit, clip_low=clip_low, clip_high=clip_high, entropy_coef=entropy_coef, aggregate=aggregate
+        batch,
+        credit,
+        proximal=proximal,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        entropy_coef=entropy_coef,
+        aggregate=aggregate,
     )
     return report(fit, learn)
 

@@ -4,6 +4,7 @@ Nodes hold no formula: advantages and aggregation live in ``stretto.algorithms``
 """
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -93,9 +94,10 @@ def collect(groups: tuple[Group, ...]) -> Batch:
 
 @node
 def logprobs(batch: Batch, model: Score) -> Column:
-    """Log-probs of every written token under a Model, without gradient."""
+    """Log-probs of every written token under a Model, without gradient: the policy's as ``old_logprobs``, another's as
+    ``ref_logprobs``, which is what losses look for."""
     (column,) = model.score(batch, frozenset({"logprobs"}))
-    return replace(column, name="ref_logprobs")
+    return replace(column, name="old_logprobs" if model.model == "policy" else "ref_logprobs")
 
 
 @node(on="critic")
@@ -134,7 +136,9 @@ def update_policy(
     credit: Credit,
     model: Train,
     ref: Column | None = None,
+    old: Column | None = None,
     *,
+    proximal: Literal["detach", "sampler"] = "detach",
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     kl_coef: float = 0.0,
@@ -142,8 +146,16 @@ def update_policy(
     entropy_coef: float = 0.0,
     aggregate: Aggregation = "token_mean",
 ) -> UpdateReport:
-    """One update of the policy by the clipped surrogate; with ``ref``, a KL term in the loss."""
-    columns = [credit.advantages, aggregation_weights(batch, aggregate), *([ref] if ref is not None else [])]
+    """One update of the policy by the clipped surrogate; with ``ref``, a KL term in the loss.
+
+    The ratio's old log-probs are the column ``old`` if it is given, else by ``proximal``: the sampler's, which corrects
+    for rollouts that are a step behind, or the current ones without gradient.
+    """
+    if old is None and proximal == "sampler":
+        sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])
+        old = Column.per_token("old_logprobs", batch, sampled)
+    columns = [credit.advantages, aggregation_weights(batch, aggregate)]
+    columns += [column for column in (ref, old) if column is not None]
     settings = {
         "clip_low": clip_low,
         "clip_high": clip_high,
