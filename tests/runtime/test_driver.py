@@ -71,6 +71,7 @@ def test_a_run_records_steps_evaluations_checkpoints_and_its_end(tmp_path):
     assert sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir()) == ["step-4", "step-5"]
     assert [e.body.version for e in view.events if e.kind == "publish"] == [0, 1, 2, 3, 4, 5]
     assert len(view.groups()) == 15
+    assert [g.group.draw for g in view.groups(step=2)] == [6, 7, 8]
     assert [e.body.id for e in view.events if e.kind == "node" and e.step == 0] == [
         "batch",
         "credit",
@@ -137,6 +138,14 @@ def test_stopping_anywhere_and_going_on_gives_the_same_bits(tmp_path_factory, st
         view = run(job, store)
     assert view.status == "done"
     assert compare_runs(folder / "whole", folder / "stopped", weights=WEIGHTS) == []
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_stop_is_heeded_at_the_next_step_whatever_waits(tmp_path, staleness):
+    job = job_of(steps=200, schedule={"max_staleness": staleness})
+    with pytest.raises(Interrupted, match="stretto resume run"):
+        run(job, create(job, tmp_path), lambda event, stop: stop.set() if event.kind == "step" else None)
+    assert RunView(tmp_path / "run").steps == 1
 
 
 def test_a_failing_reward_ends_the_run_and_what_was_finished_is_saved(tmp_path):

@@ -1,7 +1,7 @@
 """``stretto.train``: a run from Python, with the caller's own workflow, prompts and reward."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from stretto.api.runs import resume as resume_run
@@ -64,6 +64,7 @@ def train(
     prompts: Prompts | Mapping[str, object] | None = None,
     reward: Reward | str | Mapping[str, object] | None = None,
     model: str | Mapping[str, object] | None = None,
+    held_out: float = 0.0,
     observer: Observer | None = None,
     **sections: object,
 ) -> Run:
@@ -71,7 +72,8 @@ def train(
 
     ``workflow``: a workflow of your own, or the name of a built-in one or of an algorithm. ``prompts``: strings, dicts
     with ``prompt`` and ``answer``, or Prompts (or a section). ``reward``: a function ``(prompt, trajectory) -> float``
-    (or its name, or a section). ``model``: a folder or built-in name. Everything else is a section of a recipe or a
+    (or its name, or a section). ``model``: a folder or built-in name. ``held_out``: the share of given prompts that is
+    kept for evaluation. Everything else is a section of a recipe or a
     key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``. No ``__main__`` guard is needed.
 
     Example::
@@ -84,7 +86,7 @@ def train(
 
     Raises ConfigError, GraphError or DataError before anything starts, RunError if the run failed.
     """
-    tree: dict[str, object] = {"prompts": {"type": "python", "held_out": 0.0}} if prompts is not None else {}
+    tree: dict[str, object] = {"prompts": {"type": "python", "held_out": held_out}} if prompts is not None else {}
     given = Given(
         workflow=workflow if isinstance(workflow, Workflow) else None,
         prompts=None if prompts is None or isinstance(prompts, Mapping) else prompts,
@@ -115,12 +117,16 @@ def resume(
     workflow: Workflow | None = None,
     prompts: Prompts | None = None,
     reward: Reward | None = None,
+    overrides: Sequence[str] = (),
     runs_dir: str | Path = "runs",
     observer: Observer | None = None,
 ) -> Run:
-    """Go on with a run that stopped; pass again the Python objects it was made with."""
+    """Go on with a run that stopped; pass again the Python objects it was made with.
+
+    ``overrides`` are keys that a resume may change, as on the command line: ``["steps=200"]``.
+    """
     given = Given(workflow=workflow, prompts=prompts, reward=reward)
-    return Run(resume_run(find_run(Path(runs_dir), str(run)), given=given, observer=observer))
+    return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=observer))
 
 
 def _reward_section(reward: Reward | str | Mapping[str, object]) -> Mapping[str, object]:

@@ -116,19 +116,24 @@ class Driver:
     async def _take(self, p: _Progress) -> tuple[Drawn, ...] | None:
         """The groups of the next step, unless a stop is asked for first: then the step is abandoned."""
         with self._clock("time/wait_s"):
+            if self._stop.is_set():  # groups may wait already (staleness 1); taking them would win every time
+                raise self._interrupted(p)
             take = asyncio.ensure_future(p.pool.take())
             stop = asyncio.ensure_future(self._stop.wait())
             try:
                 await asyncio.wait({take, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if take.done():
                     return take.result()
-                raise Interrupted(
-                    f"Stopped by a signal in phase {p.phase.name} after {p.step} steps; the state is saved. "
-                    f"Go on with `stretto resume {self._record.store.path.name}`."
-                )
+                raise self._interrupted(p)
             finally:
                 take.cancel()
                 stop.cancel()
+
+    def _interrupted(self, p: _Progress) -> Interrupted:
+        return Interrupted(
+            f"Stopped by a signal in phase {p.phase.name} after {p.step} steps; the state is saved. "
+            f"Go on with `stretto resume {self._record.store.path.name}`."
+        )
 
     async def _window(self, p: _Progress, *, last: bool) -> None:
         """What is due after a step. A checkpoint comes last, so that what it vouches for is on disk before it."""

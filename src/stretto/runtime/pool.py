@@ -87,6 +87,10 @@ class Pool:
         """The draw that would be admitted next."""
         return self._next_draw
 
+    def step_of(self, draw: int) -> int:
+        """The step that a draw which is not yet taken was admitted for."""
+        return self._wave_of[draw].step
+
     @property
     def num_waiting(self) -> int:
         """Groups that are finished and not yet taken."""

@@ -80,14 +80,14 @@ class Recorder:
         if record.drawn is None:
             why = record.why or ""
             body = GroupBody(draw=record.draw, uid=record.uid, n=0, state="dropped", why=why, nodes=record.nodes)
-            self.store.group(body, phase=self._phase)
+            self.store.group(body, phase=self._phase, step=record.step)
             return
         for group in record.drawn.groups.values():
             rewards = [t.reward for t in group.trajectories if t.reward is not None]
             mean = sum(rewards) / len(rewards) if rewards else None
             n = len(group.trajectories)
             body = GroupBody(draw=record.draw, uid=record.uid, n=n, reward_mean=mean, nodes=record.nodes)
-            self.store.group(body, group, phase=self._phase)
+            self.store.group(body, group, phase=self._phase, step=record.step)
 
     def failed_nodes(self, nodes: Sequence[NodeTime], draw: int | None) -> None:
         """Nodes of a draw that ended the run."""

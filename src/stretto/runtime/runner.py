@@ -23,6 +23,7 @@ __all__ = ["GroupRecord", "Record", "Runner"]
 class GroupRecord:
     """What became of one draw. ``drawn`` is None if it was dropped (``why``)."""
 
+    step: int
     draw: int
     uid: str
     drawn: Drawn | None
@@ -82,14 +83,22 @@ class Runner:
             values = await run_group(self._graph, prompt, lambda spec, inputs: self._invoke(spec, inputs, draw, times))
         except GroupDropped as dropped:
             why = str(dropped)
-            self._record.group(GroupRecord(draw=draw, uid=prompt.uid, drawn=None, why=why, nodes=tuple(times)))
+            self._record.group(
+                GroupRecord(
+                    step=self._pool.step_of(draw), draw=draw, uid=prompt.uid, drawn=None, why=why, nodes=tuple(times)
+                )
+            )
             self._pool.drop(draw, why)
         except Exception as failure:  # noqa: BLE001 - handed to the driver, which raises it
             self._record.failed_nodes(times, draw)
             self._pool.fail(failure)
         else:
             drawn = Drawn(draw=draw, groups=_groups(values, self._boundary))
-            self._record.group(GroupRecord(draw=draw, uid=prompt.uid, drawn=drawn, why=None, nodes=tuple(times)))
+            self._record.group(
+                GroupRecord(
+                    step=self._pool.step_of(draw), draw=draw, uid=prompt.uid, drawn=drawn, why=None, nodes=tuple(times)
+                )
+            )
             self._pool.finish(drawn)
 
     async def _invoke(self, spec: NodeSpec, inputs: Mapping[str, object], draw: int, times: list[NodeTime]) -> object:
