@@ -86,7 +86,13 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         quick = [f"steps={STEPS}", "warmup.max_steps=80", "warmup.evaluate.every=80", "evaluate.every=null"]
-        quick += ["evaluate.at_start=false", "evaluate.at_end=false", "save.every=null", f"runs_dir={folder}"]
+        quick += [
+            "evaluate.at_start=false",
+            "evaluate.at_end=false",
+            "save.every=null",
+            "save.keep_best=null",
+            f"runs_dir={folder}",
+        ]
         start(load_recipe("quickstart", quick, packaged=FOLDER).recipe, hint="step", observer=observe)
     (threads_0, spent_0, wall_0), (threads_1, spent_1, wall_1) = marks[WARM], marks[STEPS - 1]
     steps = STEPS - 1 - WARM

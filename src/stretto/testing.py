@@ -89,8 +89,8 @@ class FakeEngine:
             mixed = np.asarray(request.seeds, np.uint64)[:, None] ^ np.uint64(hash(self._weights) & 0xFFFF)
             mixed = mixed * np.arange(1, length + 1, dtype=np.uint64)
             mixed ^= mixed >> np.uint64(29)
-            token_ids = (np.uint64(4) + mixed % np.uint64(self._vocab)).astype(np.int32)
-            logprobs = -(mixed % np.uint64(97)).astype(np.float32) / np.float32(97)
+            token_ids = (mixed % np.uint64(self._vocab)).astype(np.int32) + np.int32(4)
+            logprobs = token_ids * np.float32(-0.01)
             versions = (Span(self._version, length),)
             for index, seed in enumerate(request.seeds):
                 if seed in self._delays_s:
@@ -171,7 +171,7 @@ class FakeBackend:
 
     def accumulate(self, model: str, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> Metrics:
         """Add a number that depends on the tokens and columns."""
-        tokens = sum(int(t.token_ids_T.sum()) for t in batch.trajectories)
+        tokens = int(np.concatenate([t.token_ids_T for t in batch.trajectories]).sum())
         total = sum(float(np.sum(c.values)) for c in columns)
         self._gradients[model] += tokens * 1e-6 + total * 1e-9
         return {"loss": Metric("mean", total, max(batch.num_written, 1))}

@@ -111,13 +111,15 @@ def place_rewards(rewards_B: Array, mask: Masks, offsets: Offsets) -> Doubles:
 
 def judged_rewards(batch: Batch) -> Doubles:
     """The rewards of a batch [B]. One that is missing or not finite raises RewardError naming the trajectory."""
-    for t in batch.trajectories:
-        if t.reward is None or not np.isfinite(t.reward):
-            raise RewardError(
-                f"trajectory {t.key} has the reward {t.reward}, and advantages need a finite number. "
-                "Judge every group before it is collected: score(group), or a reward that applies to it."
-            )
-    return np.asarray([t.reward for t in batch.trajectories], np.float64)
+    # None becomes NaN here.
+    rewards_B = np.asarray([t.reward for t in batch.trajectories], np.float64)
+    if not np.isfinite(rewards_B).all():
+        wrong = batch.trajectories[int(np.flatnonzero(~np.isfinite(rewards_B))[0])]
+        raise RewardError(
+            f"trajectory {wrong.key} has the reward {wrong.reward}, and advantages need a finite number. "
+            "Judge every group before it is collected: score(group), or a reward that applies to it."
+        )
+    return rewards_B
 
 
 def group_credit(batch: Batch, *, scale: Literal["group_std", "none"] = "group_std", epsilon: float = 1e-6) -> Credit:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from stretto.runtime.evaluation import EvalResult
 from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn
@@ -130,13 +132,14 @@ class Recorder:
 def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
     """What a step was trained on: counts, lengths, rewards."""
     rows = [t for d in drawn for g in d.groups.values() for t in g.trajectories]
-    written = [t.num_written for t in rows]
+    written = int(np.count_nonzero(np.concatenate([t.mask_T for t in rows])))
+    tokens = sum(len(t.token_ids_T) for t in rows)
     metrics = {
         "batch/groups": Metric("sum", len(drawn)),
         "batch/trajectories": Metric("sum", len(rows)),
-        "batch/tokens": Metric("sum", sum(len(t.token_ids_T) for t in rows)),
-        "batch/written_tokens": Metric("sum", sum(written)),
-        "batch/length": Metric("mean", sum(written), len(rows)),
+        "batch/tokens": Metric("sum", tokens),
+        "batch/written_tokens": Metric("sum", written),
+        "batch/length": Metric("mean", written, len(rows)),
         "batch/truncated": Metric("mean", sum(t.finish == "length" for t in rows), len(rows)),
     }
     rewards = [t.reward for t in rows if t.reward is not None]

@@ -200,12 +200,14 @@ def report(*updates: UpdateReport) -> StepReport:
 
 
 def _attempt(prompt: Prompt, completion: Completion, key: Key, temperature: float, tokens: Tokenize) -> Trajectory:
-    start, written = len(prompt.token_ids), completion.token_ids_T
+    read, written = len(prompt.token_ids), completion.token_ids_T
+    logprobs_T = np.zeros(read + len(written), np.float32)
+    logprobs_T[read:] = completion.logprobs_T
     return Trajectory(
         key=key,
         token_ids_T=np.concatenate([prompt.token_ids, written]),
-        mask_T=_mask(start, len(written)),
-        logprobs_T=np.concatenate([np.zeros(start, np.float32), completion.logprobs_T]),
+        mask_T=_mask(read, len(written)),
+        logprobs_T=logprobs_T,
         versions=completion.versions,
         finish=completion.finish,
         text=tokens.decode(written),

@@ -182,6 +182,8 @@ class NativeEngine:
 
     async def _receive(self, job: Job) -> Completion | Failure:
         deadline_s = job.request.deadline_s
+        if not job.mailbox.empty():
+            return job.mailbox.get_nowait()
         if deadline_s is None:
             return await job.mailbox.get()
         try:
