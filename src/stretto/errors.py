@@ -7,6 +7,7 @@
     │   ├── DataError               a prompt source, a data file, a tokenizer, a model folder
     │   └── ResumeError             a run that cannot be resumed as asked
     └── RunError                    exit 3: the run failed after it started
+        ├── NodeError               a node of a workflow raised, or gave something else than it says
         ├── RewardError             a reward or environment raised, timed out or returned no number
         ├── EngineError             a rollout engine failed, stalled or holds other weights than published
         ├── TrainError              not-finite updates, a backend that failed
@@ -26,6 +27,7 @@ __all__ = [
     "EngineError",
     "GraphError",
     "Interrupted",
+    "NodeError",
     "PoolError",
     "ResumeError",
     "RewardError",
@@ -68,6 +70,10 @@ class ResumeError(UserError):
 
 class RunError(StrettoError):
     """The run failed after it started. What was finished is saved."""
+
+
+class NodeError(RunError):
+    """A node of a workflow raised, or gave something else than it says."""
 
 
 class RewardError(RunError):

@@ -12,7 +12,6 @@ A loss of one's own is a function ``loss(tokens: Tokens, *, setting=default, ...
         return LossOutput(total=tokens.weighted_sum(loss_N), metrics={})
 """
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from stretto.config.algorithms import KlKind
 from stretto.errors import ConfigError, nearest
+from stretto.imports import import_named
 from stretto.types import LossRef, Metric, Metrics
 
 __all__ = [
@@ -214,9 +214,9 @@ def _import_loss(use: str) -> Loss:
             f"there is no loss {use!r}.{nearest(use, LOSSES)} A loss of your own is named 'module:function'."
         )
     try:
-        module = importlib.import_module(module_name)
+        module = import_named(module_name)
     except ImportError as error:
-        raise ConfigError(f"the loss {use!r} cannot be imported: {error}.") from error
+        raise ConfigError(f"the loss {use!r} cannot be imported ({error}). Mend the module, or its name.") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ConfigError(f"{module_name!r} has no function {function_name!r}.{nearest(function_name, dir(module))}")

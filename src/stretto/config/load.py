@@ -1,6 +1,5 @@
 """A Recipe from what a user gives: a packaged name, a YAML file, ``module:function`` or a mapping, plus overrides."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from stretto.config.overrides import apply, parse_overrides
 from stretto.config.reading import SUFFIXES, Layer, find_recipe, read_layers
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, nearest
+from stretto.imports import import_named
 
 __all__ = ["LoadedRecipe", "load_recipe", "recipe_from_mapping"]
 
@@ -56,9 +56,12 @@ def _from_function(source: str) -> Layer:
     """Calls ``module:function``, which returns a Recipe or a mapping."""
     module_name, _, name = source.partition(":")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"the recipe {source!r}: {error}. Run from the folder that has it, or install it.") from error
+        module = import_named(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"the recipe {source!r}: {module_name} cannot be imported ({error}). Run from the folder that has it, or "
+            "install it."
+        ) from error
     function = getattr(module, name, None)
     if not callable(function):
         known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]

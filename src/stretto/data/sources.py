@@ -6,7 +6,6 @@ Owns reading and checking. It does not own the order of draws or the split (``or
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +14,7 @@ import numpy as np
 from stretto.config.sections import AdditionPrompts, JsonlPrompts, Prompts, PythonPrompts
 from stretto.data.tokens import Tokenizer
 from stretto.errors import ConfigError, DataError, nearest
+from stretto.imports import import_named
 from stretto.types import Ints, Json, Message, Prompt
 
 __all__ = ["load_prompts"]
@@ -265,11 +265,10 @@ def _import(use: str) -> object:
     if not (module_name and colon and name):
         raise ConfigError(f"prompts.use={use!r} is not of the form module:name. Write it so, such as my_tasks:train.")
     try:
-        module = import_module(module_name)
-    except Exception as error:
-        # Importing runs the user's module, which may raise anything.
+        module = import_named(module_name)
+    except ImportError as error:
         raise ConfigError(
-            f"prompts.use={use}: the module {module_name} cannot be imported ({type(error).__name__}: {error}). "
+            f"prompts.use={use}: the module {module_name} cannot be imported ({error}). "
             "Check the name, and that its folder is on PYTHONPATH."
         ) from error
     if not hasattr(module, name):

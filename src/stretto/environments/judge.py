@@ -180,7 +180,7 @@ class RewardJudge:
     def _describe(self, group: Group, fault: Fault) -> str:
         sample = "" if fault.sample is None else f", sample {fault.sample}"
         place = f"prompt {group.prompt.uid!r} (draw {group.draw}{sample})"
-        return f"the reward {self._name!r} failed on {place}: {fault.cause}"
+        return f"the reward {self._name!r} failed on {place}: {fault.cause.removesuffix('.')}"
 
     def _verdict(self, why: str, fault: Fault) -> RewardError | GroupDropped:
         """What a group without rewards raises, by the policy."""

@@ -16,12 +16,12 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import TypeAlias, cast
 
 import numpy as np
 
 from stretto.errors import ConfigError, RewardError, nearest
+from stretto.imports import import_named
 from stretto.types import Group, Prompt, Trajectory
 
 __all__ = [
@@ -84,11 +84,10 @@ def resolve_reward(use: str) -> Reward:
             "Run from Python again with reward=..., or put the function into a module and name it module:function."
         )
     try:
-        module = import_module(module_name)
-    except Exception as error:
-        # Importing runs the user's module, which may raise anything.
+        module = import_named(module_name)
+    except ImportError as error:
         raise ConfigError(
-            f"reward.use={use}: the module {module_name} cannot be imported ({type(error).__name__}: {error}). "
+            f"reward.use={use}: the module {module_name} cannot be imported ({error}). "
             "Check the name, and that its folder is on PYTHONPATH."
         ) from error
     found = getattr(module, name, None)
@@ -119,7 +118,7 @@ def call_reward(reward: Reward, group: Group) -> list[object] | Fault:
     for trajectory in group.trajectories:
         try:
             values.append(reward(group.prompt, trajectory))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes a Fault, for the policy
+        except BaseException as error:  # noqa: BLE001 - becomes a Fault, for the policy; a Rust panic or an exit too
             _close(values)
             return _fault(trajectory.key.sample, error)
     return values
@@ -136,7 +135,12 @@ async def _wait(value: object, trajectory: Trajectory) -> object:
         return value
     try:
         return await cast("Awaitable[object]", value)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - becomes a Fault, for the policy
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
         return _fault(trajectory.key.sample, error)
 
 
@@ -164,7 +168,7 @@ def read_values(name: str, values: Sequence[object], group: Group) -> list[Score
     for value, trajectory in zip(values, group.trajectories, strict=True):
         try:
             rows.append(_read(name, value))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a value of the user's own type may raise anything
+        except BaseException as error:  # noqa: BLE001 - a value of the user's own type may raise anything
             return _fault(trajectory.key.sample, error)
     return rows
 

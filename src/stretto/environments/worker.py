@@ -67,7 +67,7 @@ def main(answers_fd: int) -> None:
             return
         try:
             name, reward = cast("tuple[str, Reward]", pickle.loads(first))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it imports the user's modules; the parent tells
+        except BaseException as error:  # noqa: BLE001 - it imports the user's modules; the parent tells
             _send(link, encode_answer(Fault(cause=f"{type(error).__name__}: {error}")))
             return
         _send(link, encode_answer([]))

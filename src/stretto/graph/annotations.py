@@ -5,14 +5,15 @@ Owns no node and no graph; only questions about types.
 
 import types
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NewType, TypeVar, Union, cast, get_args, get_origin
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, is_typeddict
 
 from pydantic import BaseModel
 
 from stretto.roles import ROLES, Sampling
 from stretto.types import Batch, Group, LossRef
 
-__all__ = ["across_type", "fits", "has_role", "is_setting", "members", "narrow", "role_of", "type_name"]
+__all__ = ["across_type", "classes_of", "fits", "has_role", "is_setting", "members", "narrow", "role_of", "type_name"]
 
 _SCALARS = (bool, int, float, str, type(None))
 _SETTING_CLASSES = (LossRef, Sampling)
@@ -80,6 +81,20 @@ def narrow(annotation: object, world: str | None) -> object:
     if other is None or not kept or len(kept) == len(parts):
         return annotation
     return Union[tuple(kept)]  # noqa: UP007 - built at run time
+
+
+def classes_of(annotation: object) -> tuple[type, ...]:
+    """The classes that hold every value of this type, one per member of a union; ``object`` where no class can tell."""
+    return tuple(_class_of(part) for part in members(annotation))
+
+
+def _class_of(kind: object) -> type:
+    if get_origin(kind) is Literal or isinstance(kind, NewType):
+        return object
+    found = get_origin(kind) or kind
+    if not isinstance(found, type) or is_typeddict(found) or getattr(found, "_is_protocol", False):
+        return object
+    return {float: Real, int: Integral}.get(found, found)  # numpy's numbers too
 
 
 def fits(source: object, target: object) -> bool:

@@ -12,12 +12,12 @@ import typing
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib import import_module
 from types import FrameType, FunctionType
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from stretto.errors import GraphError, nearest
-from stretto.graph.annotations import across_type, has_role, is_setting, role_of, type_name
+from stretto.graph.annotations import across_type, classes_of, has_role, is_setting, role_of, type_name
+from stretto.imports import import_named
 
 __all__ = ["MODEL_ROLES", "Node", "Param", "find_object", "node", "use_of"]
 
@@ -115,6 +115,11 @@ class Node(Generic[R_co]):
                 f"node {self.name!r} doesn't say what it returns. Annotate it, as in def {self.name}(...) -> Batch."
             )
         return self.hints["return"]
+
+    @functools.cached_property
+    def output_classes(self) -> tuple[type, ...]:
+        """Of which of these classes what it returns is an instance."""
+        return classes_of(self.output)
 
     @functools.cached_property
     def has_model(self) -> bool:
@@ -258,13 +263,17 @@ def find_object(use: str, what: str) -> object:
             "name it module:function."
         )
     try:
-        found: object = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
+        found: object = import_named(module_name)
+    except ImportError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and f"{module_name}.".startswith(f"{cause.name}."):
+            raise GraphError(
+                f"{what} is {use!r}, and there is no module {cause.name!r}. Install it, or run from the folder it is "
+                "in."
+            ) from None
         raise GraphError(
-            f"{what} is {use!r}, and there is no module {error.name!r}. Install it, or run from the folder it is in."
-        ) from None
+            f"{what} is {use!r}, and {module_name} cannot be imported ({error}). Mend the module."
+        ) from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise GraphError(f"{what} is {use!r}, and there is no {part!r} in it.{nearest(part, vars(found))}")

@@ -43,7 +43,8 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
         raise
     except BaseException as failure:
         reason = f"{type(failure).__name__}: {failure}"
-        trace = "" if isinstance(failure, StrettoError) else "".join(traceback.format_exception(failure))
+        plain = isinstance(failure, StrettoError) and failure.__cause__ is None
+        trace = "" if plain else "".join(traceback.format_exception(failure))
         store.event(ErrorBody(type=type(failure).__name__, message=str(failure), where="run", traceback=trace))
         raise
     finally:

@@ -5,16 +5,17 @@ What a group cannot survive ends the run through ``pool.fail``; what its failure
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 from stretto.environments.judge import GroupDropped
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.runtime.binding import GroupBinding
+from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.pool import Drawn, Pool
 from stretto.store import NodeState, NodeTime
-from stretto.types import Group, Prompt
+from stretto.types import Prompt
 
 __all__ = ["GroupRecord", "Record", "Runner"]
 
@@ -76,36 +77,41 @@ class Runner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, draw: int) -> None:
+        """A draw, to its place in the pool. Whatever keeps it from there is handed to the driver, which raises it."""
         assert self._pool is not None
+        try:
+            record = await self._attempt(draw, self._pool)
+            self._record.group(record)
+            if record.drawn is None:
+                self._pool.drop(draw, record.why or "")
+            else:
+                self._pool.finish(record.drawn)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as failure:  # noqa: BLE001 - a draw that ends without a word would be waited for forever
+            self._pool.fail(failure)
+
+    async def _attempt(self, draw: int, pool: Pool) -> GroupRecord:
         prompt = self._prompt_of(draw)
         times: list[NodeTime] = []
+        drawn: Drawn | None = None
+        why: str | None = None
         try:
             values = await run_group(self._graph, prompt, lambda spec, inputs: self._invoke(spec, inputs, draw, times))
+            drawn = Drawn(draw=draw, groups={id: check_group(id, values[id], draw) for id in self._boundary})
         except GroupDropped as dropped:
             why = str(dropped)
-            self._record.group(
-                GroupRecord(
-                    step=self._pool.step_of(draw), draw=draw, uid=prompt.uid, drawn=None, why=why, nodes=tuple(times)
-                )
-            )
-            self._pool.drop(draw, why)
-        except Exception as failure:  # noqa: BLE001 - handed to the driver, which raises it
+        except Exception:
             self._record.failed_nodes(times, draw)
-            self._pool.fail(failure)
-        else:
-            drawn = Drawn(draw=draw, groups=_groups(values, self._boundary))
-            self._record.group(
-                GroupRecord(
-                    step=self._pool.step_of(draw), draw=draw, uid=prompt.uid, drawn=drawn, why=None, nodes=tuple(times)
-                )
-            )
-            self._pool.finish(drawn)
+            raise
+        step = pool.step_of(draw)  # now: a draw may have moved to an earlier step while it ran
+        return GroupRecord(step=step, draw=draw, uid=prompt.uid, drawn=drawn, why=why, nodes=tuple(times))
 
     async def _invoke(self, spec: NodeSpec, inputs: Mapping[str, object], draw: int, times: list[NodeTime]) -> object:
         start, begin = time.time(), time.perf_counter()
         state: NodeState = "failed"
         try:
-            value = await cast(Awaitable[object], self._graph.call(spec, inputs, self._binding.bind(spec, draw)))
+            value = await call_group_node(self._graph, spec, inputs, self._binding.bind(spec, draw))
             state = "done"
             return value
         except asyncio.CancelledError:
@@ -114,12 +120,3 @@ class Runner:
         finally:
             duration = time.perf_counter() - begin
             times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state=state))
-
-
-def _groups(values: Mapping[str, object], boundary: Sequence[str]) -> dict[str, Group]:
-    groups: dict[str, Group] = {}
-    for node in boundary:
-        value = values[node]
-        assert isinstance(value, Group), (node, type(value))
-        groups[node] = value
-    return groups

@@ -14,6 +14,7 @@ from stretto.errors import GraphError
 from stretto.graph import Graph, NodeSpec, run_step
 from stretto.roles import TrainBackend
 from stretto.runtime.binding import StepBinding
+from stretto.runtime.calling import call_step_node
 from stretto.store import NodeTime
 from stretto.types import Group, StepReport, UpdateReport
 
@@ -62,7 +63,7 @@ class Worker:
 
         def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
             start, begin = time.time(), time.perf_counter()
-            value = graph.call(spec, inputs, binding.bind(spec))
+            value = call_step_node(graph, spec, inputs, binding.bind(spec))
             duration = time.perf_counter() - begin
             times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state="done"))
             return value
