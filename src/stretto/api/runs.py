@@ -2,7 +2,6 @@
 are thin layers over these functions."""
 
 import json
-import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -15,8 +14,9 @@ from stretto.config.sections import PythonPrompts, TorchBackendConfig
 from stretto.errors import ResumeError
 from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare, threads_of
+from stretto.runtime.checkpoint import position_after
 from stretto.runtime.evaluation import EvalResult
-from stretto.store import ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run
+from stretto.store import Checkpoint, ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run
 
 __all__ = ["as_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
 
@@ -38,17 +38,7 @@ def start(
         backend = recipe.backend.model_copy(update={"threads": threads_of(recipe)})
         recipe = recipe.model_copy(update={"backend": backend})
     job = prepare(recipe, given or Given())
-    spec = RunSpec(
-        hint=hint,
-        config=recipe.model_dump(mode="json"),
-        given=given_keys(recipe),
-        seed=recipe.seed,
-        steps=recipe.steps,
-        name=recipe.name,
-        threads=threads_of(recipe),
-    )
-    store = RunStore.create(Path(recipe.runs_dir), spec)
-    return _drive(job, store, observer)
+    return _drive(job, RunStore.create(Path(recipe.runs_dir), _spec(recipe, hint)), observer)
 
 
 def resume(
@@ -78,7 +68,9 @@ def resume(
             f"run {view.name!r} is done: it has all of its {view.steps} steps. Give it more with "
             f"`stretto resume {view.name} steps={2 * view.steps}`, or start another with `stretto train`."
         )
-    store = RunStore.open(path) if fork is None else _fork(view, recipe, job)
+    if fork is not None:
+        return _drive(job, _fork(view, recipe, job), observer)
+    store = RunStore.open(path, lambda checkpoint: position_after(checkpoint, job))
     for change in changes:
         store.event(SettingBody(key=change.key, old=change.old, new=change.new))
     return _drive(job, store, observer)
@@ -148,20 +140,22 @@ def _fork(view: RunView, recipe: Recipe, job: Job) -> RunStore:
     taken = view.checkpoint().taken
     if taken is None:
         raise ResumeError(f"run {view.name!r} has no whole checkpoint to fork from. Start a new run instead.")
-    spec = RunSpec(
-        hint=view.name,
+    position_after(taken, job)
+    return RunStore.create(Path(recipe.runs_dir), _spec(recipe, view.name, parent=view.name, begin=taken))
+
+
+def _spec(recipe: Recipe, hint: str, *, parent: str | None = None, begin: Checkpoint | None = None) -> RunSpec:
+    return RunSpec(
+        hint=hint,
         config=recipe.model_dump(mode="json"),
         given=given_keys(recipe),
         seed=recipe.seed,
         steps=recipe.steps,
         name=recipe.name,
-        parent=view.name,
+        parent=parent,
+        begin=begin,
         threads=threads_of(recipe),
     )
-    store = RunStore.create(Path(recipe.runs_dir), spec)
-    store.close()
-    shutil.copytree(taken.path, store.path / "checkpoints" / taken.path.name)
-    return RunStore.open(store.path)
 
 
 def _drive(job: Job, store: RunStore, observer: Observer | None) -> RunView:

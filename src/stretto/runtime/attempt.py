@@ -65,7 +65,7 @@ async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Pos
     if checkpoint is None:
         return Position()
     await parts.worker.call(parts.backend.load, checkpoint.path)
-    return position_after(checkpoint, job.phases, job.data_hash)
+    return position_after(checkpoint, job)
 
 
 def _export(backend: TrainBackend, tokenizer: Tokenizer, store: RunStore) -> None:

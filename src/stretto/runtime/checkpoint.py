@@ -1,6 +1,6 @@
 """What a checkpoint of a run holds, and how a run goes on from one.
 
-    state.json            pool (waves, next draw), counters
+    state.json            pool (waves, next draw), counters; prompts and Models by which a job is known to fit
     groups/ID.jsonl       finished groups that no step has taken yet, by the per-group node that made them
     the backend's files   weights and optimizer state of every Model
 
@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import ResumeError
+from stretto.graph import boundary_inputs
 from stretto.roles import TrainBackend
+from stretto.runtime.build import Job, needed_models
 from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn, Pool
 from stretto.store import Checkpoint, read_groups, read_json, write_groups, write_json
@@ -35,9 +37,14 @@ class Position:
     finished: tuple[Drawn, ...] = ()
 
 
-def write_state(folder: Path, pool: Pool, backend: TrainBackend, skipped_in_row: int, data_hash: str) -> None:
+def write_state(folder: Path, job: Job, pool: Pool, backend: TrainBackend, skipped_in_row: int) -> None:
     """Write everything but the manifest. Called on the worker's thread while nothing else runs."""
-    state = {"pool": pool.state(), "skipped_in_row": skipped_in_row, "data_hash": data_hash}
+    state = {
+        "pool": pool.state(),
+        "skipped_in_row": skipped_in_row,
+        "data_hash": job.data_hash,
+        "models": {model: "train" in roles for model, roles in needed_models(job.graphs).items()},
+    }
     write_json(folder / "state.json", state)
     (folder / "groups").mkdir()
     waiting = pool.finished()
@@ -46,21 +53,29 @@ def write_state(folder: Path, pool: Pool, backend: TrainBackend, skipped_in_row:
     backend.save(folder)
 
 
-def position_after(checkpoint: Checkpoint, phases: tuple[Phase, ...], data_hash: str) -> Position:
+def position_after(checkpoint: Checkpoint, job: Job) -> Position:
     """The position a checkpoint was taken at. After a phase that is done comes the start of the next.
 
-    Raises ResumeError if the prompts are not those of the run: every draw would mean another prompt.
+    Raises ResumeError if ``job`` cannot go on from it: with other prompts, where every draw would mean another; without
+    the phase it was taken in; with Models it does not hold; with groups waiting that the phase has no use for.
     """
     header = checkpoint.header
     state = read_json(checkpoint.path / "state.json")
-    if state["data_hash"] != data_hash:
-        raise ResumeError(
-            f"the prompts are not those the run was begun with (their hash is {data_hash}, in {checkpoint.path.name} "
-            f"{state['data_hash']}). Bring the data back as it was, or start a new run."
+    names = [phase.name for phase in job.phases]
+    if state["data_hash"] != job.data_hash:
+        raise _unfit(
+            checkpoint, "the prompts are not those it was taken with (prompts, seed and tokenizer decide them)"
         )
-    index = [phase.name for phase in phases].index(header.phase)
-    if header.phase_done and index + 1 < len(phases):
+    if header.phase not in names:
+        raise _unfit(checkpoint, f"it was taken in phase {header.phase}, which the recipe does not have")
+    for model, roles in needed_models(job.graphs).items():
+        if model not in state["models"] or ("train" in roles and not state["models"][model]):
+            raise _unfit(checkpoint, f"the workflow needs Model {model!r} ({', '.join(sorted(roles))}), which it lacks")
+    index = names.index(header.phase)
+    if header.phase_done and index + 1 < len(names):
         return Position(phase_index=index + 1)
+    finished = _read_finished(checkpoint.path / "groups")
+    _check_waiting(checkpoint, job.phases[index], finished, state["pool"])
     return Position(
         phase_index=index,
         steps_done=header.steps_done,
@@ -68,7 +83,32 @@ def position_after(checkpoint: Checkpoint, phases: tuple[Phase, ...], data_hash:
         metrics=header.metrics,
         skipped_in_row=state["skipped_in_row"],
         pool=state["pool"],
-        finished=_read_finished(checkpoint.path / "groups"),
+        finished=finished,
+    )
+
+
+def _check_waiting(checkpoint: Checkpoint, phase: Phase, finished: tuple[Drawn, ...], pool: Mapping[str, Any]) -> None:
+    """What was drawn ahead is trained on, so it has to be what this phase's nodes give, as fresh, and wanted."""
+    begun, draws, end = pool["next_step"], pool["next_draw"], phase.pool.total_draws
+    if begun > phase.steps or (end is not None and draws > end):
+        raise ResumeError(
+            f"phase {phase.name} has begun {begun} steps ({draws} draws), and is now given {phase.steps} steps"
+            f"{'' if end is None else f' and {end} draws'}. Set steps, epochs or warmup.max_steps to as many or more."
+        )
+    nodes = set(boundary_inputs(phase.graph))
+    if any(set(drawn.groups) != nodes for drawn in finished):
+        raise _unfit(checkpoint, f"groups of other nodes wait in it than those of workflow {phase.graph.name}")
+    lag = max((wave["step"] - wave["version"] for wave in pool["waves"]), default=0)
+    if lag > phase.pool.max_staleness:
+        raise _unfit(
+            checkpoint, f"groups wait in it that lag {lag} step, and schedule.max_staleness={phase.pool.max_staleness}"
+        )
+
+
+def _unfit(checkpoint: Checkpoint, why: str) -> ResumeError:
+    return ResumeError(
+        f"the run cannot go on from checkpoint {checkpoint.path.name}: {why}. Bring that back as it was, or start a "
+        "new run; model.path=RUN/model begins with the weights of one that is done."
     )
 
 

@@ -177,7 +177,7 @@ class Driver:
             await self._parts.worker.call(
                 self._record.store.checkpoint,
                 header,
-                lambda folder: write_state(folder, p.pool, self._parts.backend, p.skipped_in_row, self._job.data_hash),
+                lambda folder: write_state(folder, self._job, p.pool, self._parts.backend, p.skipped_in_row),
                 keep_last=keep.keep_last,
                 keep_best=keep.keep_best,
             )

@@ -11,6 +11,7 @@ Owns creation, resumption, order and durability. Safe to call from several threa
 """
 
 import os
+import shutil
 import socket
 import threading
 import time
@@ -51,7 +52,10 @@ _FLUSH_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """A run to create: under ``name``, or under ``hint`` or the first free ``hint-2``, ``hint-3`` if that is None."""
+    """A run to create: under ``name``, or under ``hint`` or the first free ``hint-2``, ``hint-3`` if that is None.
+
+    ``begin`` is a checkpoint of run ``parent``, which the run goes on from: a copy is its first.
+    """
 
     hint: str
     config: Mapping[str, Json]
@@ -60,6 +64,7 @@ class RunSpec:
     given: tuple[str, ...] = ()
     name: str | None = None
     parent: str | None = None
+    begin: Checkpoint | None = None
     threads: int | None = None
 
 
@@ -108,6 +113,8 @@ class RunStore:
             lock = RunLock(path / "run.lock")
             for folder in ("rollouts", "checkpoints"):
                 (path / folder).mkdir()
+            if spec.begin is not None:
+                shutil.copytree(spec.begin.path, path / "checkpoints" / spec.begin.path.name)
         except OSError as error:
             raise StoreError(
                 f"no run can be created in {runs_dir}: {error.strerror} ({error.filename}). "
@@ -116,14 +123,16 @@ class RunStore:
         info = describe(path.name, spec.config, seed=spec.seed, steps=spec.steps)
         try:
             write_info(path / "run.json", replace(info, given=spec.given, parent=spec.parent, threads=spec.threads))
-            return cls(path, read_info(path / "run.json"), lock, Found(taken=None))
+            return cls(path, read_info(path / "run.json"), lock, newest(path / "checkpoints"))
         except BaseException:
             lock.release()
             raise
 
     @classmethod
-    def open(cls, path: Path) -> "RunStore":
+    def open(cls, path: Path, check: Callable[[Checkpoint], object] = lambda _: None) -> "RunStore":
         """A further attempt at a run, from its newest whole checkpoint (``found``), or from the start if it has none.
+
+        ``check`` may refuse the checkpoint by raising, before anything is changed.
 
         Raises ResumeError if there is no run, or a live process writes it (naming the pid). Damaged newer checkpoints
         are set aside.
@@ -135,6 +144,8 @@ class RunStore:
             info = read_info(path / "run.json")
             clean(path / "checkpoints")
             found = newest(path / "checkpoints")
+            if found.taken is not None:
+                check(found.taken)
             for skipped in found.skipped:
                 set_aside(skipped)
             return cls(path, info, lock, found)
