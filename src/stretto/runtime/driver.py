@@ -74,7 +74,8 @@ class Driver:
         if p.step == 0:
             await self._parts.worker.call(p.phase.begin, self._parts.backend)
         await self._publish(p)
-        if p.step == 0 and p.evaluated_at is None and p.phase.evaluate.at_start:
+        due = is_due(p.phase.evaluate.every, p.step) if p.step else p.phase.evaluate.at_start
+        if due and p.evaluated_at != p.step:  # also after a resume, if the evaluation of this step had failed
             await self._evaluate(p)
         if at.pool is not None:
             p.pool.restore(at.pool, at.finished)
