@@ -255,6 +255,12 @@ def test_the_default_type_counts_when_none_is_written():
         ("engine.threads=2", "schedule.deterministic=true needs engine.threads=1, got 2"),
         ("sampling.top_k=3", "Set sampling.top_k=0 and top_p=1."),
         ("prompts.held_out=0", "Set prompts.held_out=0.2"),
+        ("save.keep_best=held_out/acuracy", "Did you mean 'held_out/accuracy'?"),
+        (
+            "warmup.until={held_out/acuracy: 1}",
+            "it cannot wait for 'held_out/acuracy'. Did you mean 'held_out/accuracy'?",
+        ),
+        ("backend.betas=[0.9, 1.0]", "backend.betas=[0.9, 1.0] cannot be used: both are 0 or more and below 1."),
         ("warmup.evaluate.every=null", "Set warmup.evaluate.every to a number of steps."),
         ("seed.x=1", "seed is one value, not a section"),
         ("steps", "'steps' is not an override. Write key=value"),
@@ -272,7 +278,7 @@ def test_cross_field_rules_have_their_sentence():
     with pytest.raises(ConfigError, match="the run has no end"):
         recipe_from_mapping({})
     with pytest.raises(ConfigError, match=r"none is asked for. Set evaluate.every"):
-        recipe_from_mapping({"steps": 1, "save": {"keep_best": "x"}, "evaluate": {"at_end": False}})
+        recipe_from_mapping({"steps": 1, "save": {"keep_best": "held_out/reward"}, "evaluate": {"at_end": False}})
 
 
 def test_contradicting_overrides_are_refused():

@@ -76,11 +76,12 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _evaluations_have_prompts(self) -> "Recipe":
-        evaluates = self.evaluate.every is not None or (self.warmup is not None and bool(self.warmup.until))
+        until = self.warmup is not None and bool(self.warmup.until)
+        evaluates = self.evaluate.every is not None or until or self.save.keep_best is not None
         if self.prompts.held_out == 0 and evaluates:
             raise ValueError(
-                "evaluations are asked for (evaluate.every or warmup.until), and prompts.held_out=0 leaves nothing "
-                "to evaluate on. Set prompts.held_out=0.2, or leave evaluate.every out."
+                "evaluations are asked for (evaluate.every, warmup.until, save.keep_best), and prompts.held_out=0 "
+                "leaves nothing to evaluate on. Set prompts.held_out=0.2, or leave those out."
             )
         return self
 

@@ -1,10 +1,11 @@
 """The sections of a recipe other than algorithms. Choices are unions on ``type``."""
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field, model_validator
 
 from stretto.config.base import Section
+from stretto.errors import nearest
 
 __all__ = [
     "AdditionPrompts",
@@ -12,6 +13,7 @@ __all__ = [
     "Cluster",
     "CriticConfig",
     "Engine",
+    "EvalMetric",
     "EvaluateConfig",
     "FakeBackendConfig",
     "FakeEngineConfig",
@@ -28,6 +30,10 @@ __all__ = [
     "TorchBackendConfig",
     "WarmupConfig",
 ]
+
+
+EvalMetric = Literal["held_out/accuracy", "held_out/reward"]
+"""What an evaluation measures that is to rise: what ``until`` and ``keep_best`` may name."""
 
 
 class ModelConfig(Section):
@@ -183,6 +189,12 @@ class TorchBackendConfig(Section):
     max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because they are not finite; one more ends the run."""
 
+    @model_validator(mode="after")
+    def _betas_decay(self) -> "TorchBackendConfig":
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"backend.betas={list(self.betas)} cannot be used: both are 0 or more and below 1.")
+        return self
+
 
 class FakeBackendConfig(Section):
     """Trains nothing: for benchmarks and tests of the plumbing."""
@@ -241,8 +253,8 @@ class SaveConfig(Section):
     """Steps between checkpoints; null: only the last."""
     keep_last: int = Field(default=2, ge=1)
     """How many of the newest checkpoints stay."""
-    keep_best: str | None = None
-    """A metric of evaluations, such as ``held_out/accuracy``: the saved step with the highest value stays too."""
+    keep_best: EvalMetric | None = None
+    """A metric of evaluations: the saved step with the highest value stays too."""
 
 
 class WarmupConfig(Section):
@@ -260,6 +272,14 @@ class WarmupConfig(Section):
     """Groups one step of it trains on."""
     evaluate: EvaluateConfig = EvaluateConfig(every=10, at_start=False, at_end=True, limit=500)
     """Its evaluations; ``until`` looks at them."""
+
+    @model_validator(mode="after")
+    def _until_is_measured(self) -> "WarmupConfig":
+        known = get_args(EvalMetric)
+        unknown = next((name for name in self.until if name not in known), None)
+        if unknown is not None:
+            raise ValueError(f"warmup.until={self.until}: it cannot wait for {unknown!r}.{nearest(unknown, known)}")
+        return self
 
     @model_validator(mode="after")
     def _until_needs_evaluations(self) -> "WarmupConfig":
