@@ -94,12 +94,14 @@ class NativeEngine:
     async def generate(self, request: Request) -> AsyncGenerator[Completion, None]:
         """Yield each completion as it finishes. Bad requests raise DataError; a failed or late one EngineError."""
         self._check(request)
-        job = Job(request=request, loop=asyncio.get_running_loop(), mailbox=asyncio.Queue())
+        job = Job(request=request, loop=asyncio.get_running_loop())
         self._pending[request.id] = job
         self._thread.post(lambda: self._scheduler.submit(job))
         try:
             for _ in request.seeds:
-                item = await self._receive(job)
+                if not job.mailbox:
+                    await self._wait_for_mail(job)
+                item = job.mailbox.popleft()
                 if isinstance(item, Failure):
                     raise EngineError(f"Request {request.id!r} was not finished: {item.message}") from item.cause
                 yield item
@@ -180,15 +182,16 @@ class NativeEngine:
         if not self._thread.closed:
             await self._thread.ask(lambda: self._scheduler.fail_window(cause))
 
-    async def _receive(self, job: Job) -> Completion | Failure:
+    async def _wait_for_mail(self, job: Job) -> None:
+        """Wait until the job's mailbox holds something, at most until its deadline."""
         deadline_s = job.request.deadline_s
-        if not job.mailbox.empty():
-            return job.mailbox.get_nowait()
+        job.arrival.clear()
         if deadline_s is None:
-            return await job.mailbox.get()
+            await job.arrival.wait()
+            return
         try:
             async with asyncio.timeout(max(0.0, deadline_s - job.pending_s)):
-                return await job.mailbox.get()
+                await job.arrival.wait()
         except TimeoutError:
             made = job.tokens_made(self._scheduler.steps)
             raise EngineError(

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -37,7 +38,8 @@ class Job:
 
     request: Request
     loop: asyncio.AbstractEventLoop
-    mailbox: asyncio.Queue[Completion | Failure]
+    mailbox: deque[Completion | Failure] = field(default_factory=deque["Completion | Failure"])
+    arrival: asyncio.Event = field(default_factory=asyncio.Event)
     accepted_s: float = field(default_factory=time.monotonic)
     next_sample: int = 0
     num_done: int = 0
@@ -73,4 +75,5 @@ def deliver(items: Iterable[tuple[Job, Completion | Failure]]) -> None:
 
 def _put(batch: list[tuple[Job, Completion | Failure]]) -> None:
     for job, item in batch:
-        job.mailbox.put_nowait(item)
+        job.mailbox.append(item)
+        job.arrival.set()
