@@ -261,6 +261,7 @@ def test_the_default_type_counts_when_none_is_written():
             "it cannot wait for 'held_out/acuracy'. Did you mean 'held_out/accuracy'?",
         ),
         ("backend.betas=[0.9, 1.0]", "backend.betas=[0.9, 1.0] cannot be used: both are 0 or more and below 1."),
+        ("engine.type=fake", "engine.type=fake cannot sample from the weights of backend.type=torch."),
         ("warmup.evaluate.every=null", "Set warmup.evaluate.every to a number of steps."),
         ("seed.x=1", "seed is one value, not a section"),
         ("steps", "'steps' is not an override. Write key=value"),

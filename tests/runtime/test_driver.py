@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stretto.config.load import recipe_from_mapping
-from stretto.errors import Interrupted, PoolError, RewardError
+from stretto.errors import EngineError, Interrupted, PoolError, RewardError
 from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, prepare
 from stretto.store import Event, RunSpec, RunStore, RunView, compare_runs
@@ -190,3 +190,20 @@ def test_the_warmup_stops_when_its_metric_is_reached_and_says_so_when_it_is_not(
     view = run(never, create(never, tmp_path, "never"))
     ends = {e.phase: e.body for e in view.events if e.kind == "phase" and e.body.state == "end"}
     assert (ends["warmup"].steps, ends["warmup"].reason) == (3, "steps")
+
+
+def test_weights_that_nobody_can_sample_from_are_not_saved(tmp_path):
+    # pitfall 23: a learning rate that blows the weights up; the step before is not followed by a useless checkpoint
+    tree = {
+        "steps": 5,
+        "backend": {"lr": 1e9, "threads": 1},
+        "prompts": {"type": "builtin", "name": "addition", "max": 4},
+        "schedule": {"groups_per_step": 3},
+        "sampling": {"n": 2, "max_tokens": 3},
+        "reward": {"use": "python:given", "workers": 0},
+        "evaluate": {"at_start": False, "at_end": False},
+    }
+    job = prepare(recipe_from_mapping(tree), Given(reward=by_tokens))
+    with pytest.raises(EngineError, match=r"training has diverged. Lower the learning rate"):
+        run(job, create(job, tmp_path))
+    assert RunView(tmp_path / "run").checkpoint().taken is None

@@ -64,7 +64,7 @@ def train(
     prompts: Prompts | Mapping[str, object] | None = None,
     reward: Reward | str | Mapping[str, object] | None = None,
     model: str | Mapping[str, object] | None = None,
-    held_out: float = 0.0,
+    held_out: float | None = None,
     observer: Observer | None = None,
     **sections: object,
 ) -> Run:
@@ -72,9 +72,9 @@ def train(
 
     ``workflow``: a workflow of your own, or the name of a built-in one or of an algorithm. ``prompts``: strings, dicts
     with ``prompt`` and ``answer``, or Prompts (or a section). ``reward``: a function ``(prompt, trajectory) -> float``
-    (or its name, or a section). ``model``: a folder or built-in name. ``held_out``: the share of given prompts that is
-    kept for evaluation. Everything else is a section of a recipe or a
-    key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``. No ``__main__`` guard is needed.
+    (or its name, or a section). ``model``: a folder or built-in name. ``held_out``: the share of the prompts that is
+    kept for evaluation (of given ones none by default). Everything else is a section of a recipe or a key
+    of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``. No ``__main__`` guard is needed.
 
     Example::
 
@@ -86,7 +86,7 @@ def train(
 
     Raises ConfigError, GraphError or DataError before anything starts, RunError if the run failed.
     """
-    tree: dict[str, object] = {"prompts": {"type": "python", "held_out": held_out}} if prompts is not None else {}
+    tree: dict[str, object] = {} if prompts is None else {"prompts": {"type": "python", "held_out": 0.0}}
     given = Given(
         workflow=workflow if isinstance(workflow, Workflow) else None,
         prompts=None if prompts is None or isinstance(prompts, Mapping) else prompts,
@@ -100,6 +100,8 @@ def train(
         tree["workflow"] = workflow
     if isinstance(prompts, Mapping):
         tree["prompts"] = dict(prompts)
+    if held_out is not None:
+        tree["prompts"] = _merged(tree.get("prompts", {}), {"held_out": held_out})
     if model is not None:
         tree["model"] = {"path": model} if isinstance(model, str) else model
     if reward is not None:

@@ -11,6 +11,8 @@ from stretto.config.sections import (
     CriticConfig,
     Engine,
     EvaluateConfig,
+    FakeBackendConfig,
+    FakeEngineConfig,
     LocalCluster,
     ModelConfig,
     NativeEngineConfig,
@@ -102,6 +104,15 @@ class Recipe(Section):
             raise ValueError(
                 f"schedule.deterministic=true needs engine.threads=1, got {self.engine.threads}: with more threads a "
                 "row's bits depend on its company. Set engine.threads=1 or schedule.deterministic=false."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fakes_go_together(self) -> "Recipe":
+        if isinstance(self.engine, FakeEngineConfig) != isinstance(self.backend, FakeBackendConfig):
+            raise ValueError(
+                f"engine.type={self.engine.type} cannot sample from the weights of backend.type={self.backend.type}. "
+                "Make both fake, or neither."
             )
         return self
 

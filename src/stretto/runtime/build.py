@@ -64,7 +64,7 @@ class Job:
         """A hash of all prompts with what judges them: a run goes on only with the data it was begun with."""
         digest = xxhash.xxh3_64()
         for prompt in (*self.train, *self.held_out):
-            digest.update(prompt.uid.encode())
+            digest.update(prompt.uid.encode("utf-8", "surrogatepass"))  # any string may be a uid
             digest.update(prompt.token_ids.tobytes())
             digest.update(json.dumps(dict(prompt.data), sort_keys=True, default=list).encode())
         return digest.hexdigest()
@@ -107,6 +107,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids),
     )
     max_len_of(job)
+    _check_vocabulary(job)
     return job
 
 
@@ -156,6 +157,20 @@ def max_len_of(job: Job) -> int:
             "Use shorter prompts, a lower sampling.max_tokens or engine.max_len."
         )
     return e.max_len or job.longest
+
+
+def _check_vocabulary(job: Job) -> None:
+    """Every token of a prompt is one the model has: a tokenizer may know more, and a given Prompt may hold anything."""
+    if isinstance(job.recipe.engine, FakeEngineConfig):
+        return
+    size = load_hf_config(job.recipe.model.path).get("vocab_size")
+    for prompt in (*job.train, *job.held_out):
+        ids = prompt.token_ids
+        if isinstance(size, int) and (ids.min() < 0 or ids.max() >= size):
+            raise DataError(
+                f"prompt {prompt.uid!r} has token ids from {ids.min()} to {ids.max()}, and those of the model in "
+                f"{job.recipe.model.path} are 0 to {size - 1}. Use the model's own tokenizer, or mend the prompt."
+            )
 
 
 def threads_of(recipe: Recipe) -> int | None:

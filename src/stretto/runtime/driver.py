@@ -64,7 +64,7 @@ class Driver:
                 await self._loop(progress, begin)
             except BaseException as failure:
                 await progress.runner.close()
-                if progress.in_window and progress.saved_at != progress.step and not isinstance(failure, StoreError):
+                if progress.in_window and progress.saved_at != progress.step and _leaves_good_state(failure):
                     await self._save(progress)
                 raise
 
@@ -194,6 +194,11 @@ class Driver:
                 f"backend.max_skipped={self._job.recipe.backend.max_skipped}. Lower backend.lr or "
                 "backend.max_grad_norm, or look at the rewards; the weights are those before the first of them."
             )
+
+
+def _leaves_good_state(failure: BaseException) -> bool:
+    """Not a store that cannot write; nor weights that no engine can sample from, since going on would fail again."""
+    return not isinstance(failure, StoreError) and not isinstance(failure.__cause__, TrainError)
 
 
 def _edges(drawn: tuple[Drawn, ...]) -> dict[str, tuple[Group, ...]]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stretto.engines.native import NativeEngine
-from stretto.errors import EngineError
+from stretto.errors import EngineError, TrainError
 from stretto.roles import NamedTensor, Request, Sampling
 
 PROMPT = np.arange(6, dtype=np.int32)
@@ -239,7 +239,7 @@ def test_weights_that_are_not_finite_fail_requests_and_a_later_publication_heals
         for _ in range(2):
             with pytest.raises(EngineError, match="version 1 give a log-prob that is not finite") as caught:
                 await collect(engine, _request())
-            assert isinstance(caught.value.__cause__, EngineError)
+            assert isinstance(caught.value.__cause__, TrainError)
         assert not (await engine.status()).healthy
         await llama.publish(engine, 2)
         (got,) = await collect(engine, _request())

@@ -23,7 +23,7 @@ from stretto.engines.native.sampling import draw_tokens
 from stretto.engines.native.slots import Slots
 from stretto.engines.native.spec import ModelSpec
 from stretto.engines.native.weights import Weights
-from stretto.errors import EngineError
+from stretto.errors import EngineError, StrettoError, TrainError
 from stretto.roles import Completion, MemoryLevel
 from stretto.types import Finish
 
@@ -123,7 +123,7 @@ class Scheduler:
 
     def fail(self, cause: BaseException) -> None:
         """Become unhealthy: every request gets ``cause``, and so does every later one until a window succeeds."""
-        message = str(cause) if isinstance(cause, EngineError) else f"The native engine failed: {cause!r}."
+        message = str(cause) if isinstance(cause, StrettoError) else f"The native engine failed: {cause!r}."
         self._refuse(f"{message} The engine serves again after the next whole publication.", cause)
 
     def close(self) -> None:
@@ -289,9 +289,9 @@ class Scheduler:
         tokens, logprobs = draw_tokens(logits, self._slots.draws(rows))
         if not np.isfinite(logprobs).all():
             row = rows.start + int(np.flatnonzero(~np.isfinite(logprobs))[0])
-            raise EngineError(
+            raise TrainError(
                 f"Weights version {self.version} give a log-prob that is not finite for request "
-                f"{self._slots.job(row).request.id!r}. Publish finite weights."
+                f"{self._slots.job(row).request.id!r}: training has diverged. Lower the learning rate or max_grad_norm."
             )
         self._slots.record(rows, tokens, logprobs)
         self.generated_tokens += len(tokens)
