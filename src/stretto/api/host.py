@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
@@ -38,8 +38,12 @@ def host(main: Callable[[asyncio.Event], Awaitable[T]]) -> T:
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
+    def ask_to_stop() -> None:
+        with suppress(RuntimeError):  # the loop is closed: all is done, and there is nothing to stop
+            loop.call_soon_threadsafe(stop.set)
+
     thread = threading.Thread(target=target, name="stretto-driver", daemon=True)
-    with _signals(lambda: loop.call_soon_threadsafe(stop.set)):
+    with _signals(ask_to_stop):
         thread.start()
         while thread.is_alive():  # a bare join would keep Python from running the signal handlers
             thread.join(timeout=0.5)
