@@ -147,7 +147,8 @@ def rollout_path(folder: Path, phase: str, attempt: int) -> Path:
 
 def encode_recorded(seq: int, step: int | None, group: Group) -> str:
     """A line of a rollout file."""
-    return f'{{"seq":{seq},"step":{encode_json(step)},"group":{encode_group(group)}}}'
+    known = "null" if step is None else step
+    return f'{{"seq":{seq},"step":{known},"group":{encode_group(group)}}}'
 
 
 def read_rollouts(folder: Path, phase: str | None = None) -> Iterator[RecordedGroup]:
