@@ -132,7 +132,7 @@ def test_stopping_anywhere_and_going_on_gives_the_same_bits(tmp_path_factory, st
         except Interrupted:
             view = RunView(store.path)
             assert view.status == "interrupted"
-            assert "stretto resume stopped" in view.all_events[-1].body.reason
+            assert f"stretto resume {store.path}" in view.all_events[-1].body.reason
         store = RunStore.open(store.path)
     else:
         view = run(job, store)
@@ -143,7 +143,7 @@ def test_stopping_anywhere_and_going_on_gives_the_same_bits(tmp_path_factory, st
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_stop_is_heeded_at_the_next_step_whatever_waits(tmp_path, staleness):
     job = job_of(steps=200, schedule={"max_staleness": staleness})
-    with pytest.raises(Interrupted, match="stretto resume run"):
+    with pytest.raises(Interrupted, match=f"stretto resume {tmp_path}/run"):
         run(job, create(job, tmp_path), lambda event, stop: stop.set() if event.kind == "step" else None)
     assert RunView(tmp_path / "run").steps == 1
 

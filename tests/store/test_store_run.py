@@ -80,7 +80,7 @@ def test_fresh_names(new_run):
 
 def test_a_named_run_that_exists_is_refused(new_run, tmp_path):
     new_run(name="mine").close()
-    with pytest.raises(ConfigError, match=r"run 'mine' exists already in .*`stretto resume mine`, or choose another"):
+    with pytest.raises(ConfigError, match=r"run 'mine' exists already in .*`stretto resume .*mine`, or choose another"):
         new_run(name="mine")
     (tmp_path / "runs" / "left").mkdir()
     with pytest.raises(ConfigError, match=r"left exists already and is not a run .*Remove it"):

@@ -16,7 +16,7 @@ from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare, threads_of
 from stretto.runtime.checkpoint import position_after
 from stretto.runtime.evaluation import EvalResult
-from stretto.store import Checkpoint, ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run
+from stretto.store import Checkpoint, ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run, word_for
 
 __all__ = ["as_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
 
@@ -66,7 +66,7 @@ def resume(
     if view.status == "done" and view.steps >= job.phases[-1].steps:
         raise ResumeError(
             f"run {view.name!r} is done: it has all of its {view.steps} steps. Give it more with "
-            f"`stretto resume {view.name} steps={2 * view.steps}`, or start another with `stretto train`."
+            f"`stretto resume {word_for(path)} steps={2 * view.steps}`, or start another with `stretto train`."
         )
     if fork is not None:
         return _drive(job, _fork(view, recipe, job), observer)

@@ -29,13 +29,24 @@ def list_all(runs_dir: RunsDir = Path("runs")) -> None:
     Example: stretto runs list
     """
     from stretto.cli.summary import run_table
+    from stretto.errors import StoreError
     from stretto.store import RunView, list_runs
 
-    views = [RunView(path) for path in list_runs(runs_dir)]
-    if not views:
+    views: list[RunView] = []
+    damaged: list[StoreError] = []
+    for path in list_runs(runs_dir):
+        try:
+            views.append(RunView(path))
+        except StoreError as error:
+            damaged.append(error)
+    if views:
+        sys.stdout.write(run_table(views))
+    elif not damaged:
         print(f"there is no run in {runs_dir}; `stretto train quickstart` makes one")
-        return
-    sys.stdout.write(run_table(views))
+    for error in damaged:
+        print(f"damaged: {error}", file=sys.stderr)
+    if damaged:
+        raise typer.Exit(StoreError.exit_status)
 
 
 @group.command()

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from stretto.cli.curve import curve_of, draw_chart, save_png
 from stretto.cli.progress import duration, percent
-from stretto.store import Evaluation, Example, PhaseBody, RunView
+from stretto.store import Evaluation, Example, PhaseBody, RunView, word_for
 
 __all__ = ["Pair", "compared", "describe_run", "end_of_run", "run_table"]
 
@@ -113,7 +112,7 @@ def _line(text: str) -> str:
 
 
 def _next(view: RunView) -> list[str]:
-    run = view.name if view.path.parent == Path("runs") else str(view.path)
+    run = word_for(view.path)
     commands = [(f"stretto runs show {run}", "its figures again; --json for programs")]
     if view.status == "done":
         commands.append((f"stretto eval {run}", "the trained policy on every held-out problem"))

@@ -8,7 +8,7 @@ import asyncio
 import traceback
 
 from stretto.data.tokens import Tokenizer
-from stretto.errors import Interrupted, StrettoError
+from stretto.errors import ConfigError, Interrupted, StrettoError
 from stretto.roles import TrainBackend
 from stretto.runtime.build import Job, open_parts
 from stretto.runtime.checkpoint import Position, position_after
@@ -53,6 +53,8 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
 
 async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> EvalResult:
     """Evaluate the policy of a checkpoint, or of the recipe's model, on the held-out prompts. Records nothing."""
+    if not job.held_out:
+        raise ConfigError("there is nothing to evaluate on: prompts.held_out=0. Set prompts.held_out=0.2.")
     async with Disposer() as disposer:
         parts = await open_parts(job, disposer)
         if checkpoint is not None:

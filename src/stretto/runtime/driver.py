@@ -25,7 +25,7 @@ from stretto.runtime.pool import Drawn, Pool
 from stretto.runtime.probe import probe_weights
 from stretto.runtime.recording import Clock, Recorder
 from stretto.runtime.runner import Runner
-from stretto.store import Header
+from stretto.store import Header, word_for
 from stretto.types import Group
 
 __all__ = ["Driver"]
@@ -133,7 +133,7 @@ class Driver:
     def _interrupted(self, p: _Progress) -> Interrupted:
         return Interrupted(
             f"Stopped by a signal in phase {p.phase.name} after {p.step} steps; the state is saved. "
-            f"Go on with `stretto resume {self._record.store.path.name}`."
+            f"Go on with `stretto resume {word_for(self._record.store.path)}`."
         )
 
     async def _window(self, p: _Progress, *, last: bool) -> None:

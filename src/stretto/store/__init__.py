@@ -5,7 +5,7 @@ Write with ``RunStore``, read with ``RunView``. Loads neither torch nor ray.
 
 from stretto.store.checkpoints import Found, Skipped, link_unchanged
 from stretto.store.compare import Difference, compare_runs
-from stretto.store.describe import CodeState, RunInfo
+from stretto.store.describe import CodeState, RunInfo, word_for
 from stretto.store.durable import read_json, write_json
 from stretto.store.events import (
     SCHEMA,
@@ -83,6 +83,7 @@ __all__ = [
     "read_events",
     "read_groups",
     "read_json",
+    "word_for",
     "write_groups",
     "write_json",
 ]

@@ -6,6 +6,7 @@ names them as ``env:NAME``, and that text is what is written.
 
 import os
 import platform
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from stretto.errors import StoreError
 from stretto.store.durable import encode_json, read_json, write_durable
 from stretto.types import Json
 
-__all__ = ["CodeState", "RunInfo", "describe", "read_info", "write_info"]
+__all__ = ["CodeState", "RunInfo", "describe", "read_info", "word_for", "write_info"]
 
 SCHEMA = 1
 _PACKAGES = ("stretto", "torch", "numpy", "transformers", "tokenizers", "safetensors")
@@ -52,6 +53,11 @@ class RunInfo:
     threads: int | None = None
     machine: str = ""
     schema: int = SCHEMA
+
+
+def word_for(path: Path) -> str:
+    """How a command names the run at ``path``: by name in the folder that commands look in, else by its path."""
+    return path.name if path.parent.absolute() == Path("runs").absolute() else shlex.quote(str(path))
 
 
 def describe(name: str, config: Mapping[str, Json], *, seed: int, steps: int | None) -> RunInfo:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from stretto.errors import ConfigError, nearest
+from stretto.errors import ConfigError, StoreError, nearest
 from stretto.store.checkpoints import Found, newest
 from stretto.store.describe import RunInfo, read_info
 from stretto.store.events import AttemptBody, EndBody, EndStatus, ErrorBody, EvalBody, Event, Example, StepBody
@@ -165,7 +165,15 @@ def list_runs(runs_dir: Path) -> list[Path]:
     if not runs_dir.is_dir():
         return []
     runs = [path for path in runs_dir.iterdir() if (path / "run.json").is_file()]
-    return sorted(runs, key=lambda path: (read_info(path / "run.json").created_s, path.name))
+    return sorted(runs, key=lambda path: (_created_s(path), path.name))
+
+
+def _created_s(path: Path) -> float:
+    """When a run was created; one whose ``run.json`` is damaged counts as older than all, and hides no other."""
+    try:
+        return read_info(path / "run.json").created_s
+    except StoreError:
+        return 0.0
 
 
 def newest_run(runs_dir: Path) -> Path:

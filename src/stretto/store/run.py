@@ -23,7 +23,7 @@ from types import TracebackType
 
 from stretto.errors import ConfigError, ResumeError, StoreError
 from stretto.store.checkpoints import Found, clean, newest, prune, save, set_aside
-from stretto.store.describe import RunInfo, describe, read_info, write_info
+from stretto.store.describe import RunInfo, describe, read_info, word_for, write_info
 from stretto.store.events import (
     AttemptBody,
     Body,
@@ -314,7 +314,7 @@ def _taken(path: Path) -> str:
     """What to do about a name that is in use."""
     if (path / "run.json").is_file():
         return (
-            f"run {path.name!r} exists already in {path.parent}. Go on with it by `stretto resume {path.name}`, "
+            f"run {path.name!r} exists already in {path.parent}. Go on with it by `stretto resume {word_for(path)}`, "
             "or choose another name."
         )
     return (
