@@ -5,7 +5,9 @@ Everything is undone in reverse if a later stage fails.
 """
 
 import asyncio
+import shutil
 import traceback
+from pathlib import Path
 
 from stretto.data.tokens import Tokenizer
 from stretto.errors import ConfigError, Interrupted, StrettoError
@@ -71,8 +73,20 @@ async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Pos
 
 
 def _export(backend: TrainBackend, tokenizer: Tokenizer, store: RunStore) -> None:
-    """The trained policy as a folder that other tools load."""
+    """The trained policy as a folder that other tools load. Never a part of it, wherever a kill strikes."""
     folder = store.path / EXPORT
-    folder.mkdir(exist_ok=True)
-    backend.export("policy", folder)
-    tokenizer.save(folder)
+    new, old = store.path / f".new-{EXPORT}", store.path / f".old-{EXPORT}"
+    _remove(new, old)
+    new.mkdir()
+    backend.export("policy", new)
+    tokenizer.save(new)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    _remove(old)
+
+
+def _remove(*folders: Path) -> None:
+    for folder in folders:
+        if folder.exists():
+            shutil.rmtree(folder)

@@ -4,7 +4,8 @@ Owns construction and names; a Model's tensors carry their Hugging Face names. S
 """
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from stretto.backends.torch.attention import PACKED_ATTENTION, register_packed_attention
 from stretto.backends.torch.hf_config import BUILTIN_PREFIX, check_weights, load_hf_config, model_folder
@@ -87,17 +89,30 @@ def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Networ
     return network.eval().to(device)
 
 
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """A library's bar has no place in the display of a run."""
+    shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bar()
+
+
 def _from_folder(path: str) -> PreTrainedModel:
     check_weights(path)
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            str(model_folder(path)),
-            local_files_only=True,
-            use_safetensors=True,
-            dtype=torch.float32,
-            attn_implementation=PACKED_ATTENTION,
-            output_loading_info=True,
-        )
+        with _no_progress_bar():
+            loaded = AutoModelForCausalLM.from_pretrained(
+                str(model_folder(path)),
+                local_files_only=True,
+                use_safetensors=True,
+                dtype=torch.float32,
+                attn_implementation=PACKED_ATTENTION,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:
         raise DataError(f"the model in {path!r} cannot be loaded: {error}") from error
     model, info = cast(tuple[PreTrainedModel, Mapping[str, Collection[object]]], loaded)
