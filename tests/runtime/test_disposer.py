@@ -99,3 +99,20 @@ def test_cancelled_twice_still_closes_everything():
     asyncio.run(main())
     assert closed == ["slow", "first"]
     assert time.monotonic() - begin < 60
+
+
+def test_what_closed_in_order_has_nothing_killed():
+    # after a good close a process id may be another's
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    async def main() -> None:
+        async with Disposer() as disposer:
+            disposer.own("closes well", 1, lambda: None, pids=lambda: [bystander.pid])
+
+    try:
+        asyncio.run(main())
+        time.sleep(0.1)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()

@@ -86,6 +86,8 @@ class Disposer:
                 failures.append(f"{owned.name} did not close within {owned.deadline_s:g} s; its processes were killed.")
             except Exception as error:  # noqa: BLE001 - every close must run; the failure is reported below
                 failures.append(f"{owned.name} failed to close: {type(error).__name__}: {error}")
+            else:
+                continue  # its children are gone and reaped, and their ids may be others' by now
             for pid in pids:
                 _kill(pid)
         return failures
