@@ -34,17 +34,20 @@ WHITEN_EPS = 1e-8
 def group_advantages(
     rewards_G: ArrayLike, *, scale: Literal["group_std", "none"] = "group_std", epsilon: float = 1e-6
 ) -> Doubles:
-    """Rewards of siblings [G], centred on their mean and divided by ``std + epsilon`` (unbiased) or by nothing.
+    """Rewards of siblings [..., G], centred on their mean and divided by ``std + epsilon`` (unbiased) or by nothing.
 
     Equal rewards give exactly 0, and so does a group of one: there is nothing to compare.
     Shao et al. 2024, arXiv:2402.03300, section 4.1.2; without the division Liu et al. 2025, arXiv:2503.20783.
     """
     rewards = np.asarray(rewards_G, np.float64)
-    # A mean that is off by one ulp, divided by a standard deviation of one ulp, would be noise of order one.
-    if rewards.size < 2 or rewards.max() == rewards.min():
+    if rewards.shape[-1] < 2:
         return np.zeros_like(rewards)
-    centred = rewards - rewards.mean()
-    return centred if scale == "none" else centred / (rewards.std(ddof=1) + epsilon)
+    centred = rewards - rewards.mean(-1, keepdims=True)
+    if scale != "none":
+        centred = centred / (rewards.std(-1, ddof=1, keepdims=True) + epsilon)
+    # A mean that is off by one ulp must not become an advantage.
+    constant = rewards.max(-1, keepdims=True) == rewards.min(-1, keepdims=True)
+    return np.where(constant, 0.0, centred)
 
 
 def gae(
@@ -130,12 +133,13 @@ def group_credit(batch: Batch, *, scale: Literal["group_std", "none"] = "group_s
     rewards_B = judged_rewards(batch)
     advantages_B = np.zeros_like(rewards_B)
     constant = single = groups = 0
-    for rows in _siblings(batch):
-        members = rewards_B[rows]
-        advantages_B[rows] = group_advantages(members, scale=scale, epsilon=epsilon)
-        groups += 1
-        single += len(members) == 1
-        constant += len(members) > 1 and bool(members.max() == members.min())
+    for rows_PG in _siblings(batch):
+        members_PG = rewards_B[rows_PG]
+        advantages_B[rows_PG] = group_advantages(members_PG, scale=scale, epsilon=epsilon)
+        num, size = members_PG.shape
+        groups += num
+        single += num if size == 1 else 0
+        constant += int((members_PG.max(1) == members_PG.min(1)).sum()) if size > 1 else 0
     per_token = np.repeat(advantages_B, np.diff(batch.offsets)) * batch.mask
     return Credit(
         advantages=Column.per_token("advantages", batch, per_token),
@@ -187,8 +191,12 @@ def gae_credit(
     )
 
 
-def _siblings(batch: Batch) -> list[list[int]]:
+def _siblings(batch: Batch) -> list[NDArray[np.int64]]:
+    """The rows of every group, the groups of one size stacked [P, G]."""
     rows: dict[tuple[int, str], list[int]] = {}
     for row, key in enumerate(batch.keys):
         rows.setdefault((key.draw, key.model), []).append(row)
-    return list(rows.values())
+    by_size: dict[int, list[list[int]]] = {}
+    for members in rows.values():
+        by_size.setdefault(len(members), []).append(members)
+    return [np.asarray(groups, np.int64) for groups in by_size.values()]
