@@ -6,6 +6,7 @@ from stretto.config.recipe import Recipe
 from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
 from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
+from stretto.runtime.unread import refuse_unread
 
 __all__ = ["check"]
 
@@ -18,6 +19,7 @@ def check(recipe: Recipe) -> str:
     Raises UserError for anything that would refuse the run, memory included (ConfigError with the numbers).
     """
     job = prepare(recipe, Given())
+    refuse_unread(recipe, job.graphs)
     lines = [
         f"model {recipe.model.path}, reward {recipe.reward.use}",
         f"prompts {len(job.train):,} to train on, {len(job.held_out):,} held out; "

@@ -16,6 +16,7 @@ from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare, threads_of
 from stretto.runtime.checkpoint import position_after
 from stretto.runtime.evaluation import EvalResult
+from stretto.runtime.unread import refuse_unread
 from stretto.store import Checkpoint, ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run, word_for
 
 __all__ = ["as_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
@@ -38,6 +39,7 @@ def start(
         backend = recipe.backend.model_copy(update={"threads": threads_of(recipe)})
         recipe = recipe.model_copy(update={"backend": backend})
     job = prepare(recipe, given or Given())
+    refuse_unread(recipe, job.graphs)
     return _drive(job, RunStore.create(Path(recipe.runs_dir), _spec(recipe, hint)), observer)
 
 

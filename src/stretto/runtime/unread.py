@@ -1,0 +1,44 @@
+"""Refuses keys that were given and that nothing in the run would read: a setting without effect is a mistake.
+
+Looks only at what the user gave (``model_fields_set``), so it belongs to the start of a run, not to a resume. Keys of
+``algorithm`` that a workflow does not take are refused where it is traced (``graphs``).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from stretto.config.recipe import Recipe
+from stretto.errors import ConfigError
+from stretto.graph import Graph, models_of
+
+__all__ = ["refuse_unread"]
+
+
+def refuse_unread(recipe: Recipe, graphs: Sequence[Graph]) -> None:
+    """Raises ConfigError that names every key without effect, with the reason, a line each."""
+    lines = [f"{key} is set, and {why}" for key, why in _unread(recipe, graphs)]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]]:
+    """Every given key that is not read, and why with what to do."""
+    roles = {(model, kind) for graph in graphs for model, kinds in models_of(graph).items() for kind in kinds}
+    if recipe.critic.model_fields_set and not any(model == "critic" for model, _ in roles):
+        yield "critic.lr", "no workflow of the run has a critic. Remove it, or use algorithm.type=ppo."
+    if not any(kind == "generate" for _, kind in roles):
+        for key in sorted(recipe.sampling.model_fields_set & {"n", "temperature", "top_k", "top_p"}):
+            yield f"sampling.{key}", "no workflow of the run samples (evaluation is greedy). Remove it."
+    reward = recipe.reward
+    given = reward.model_fields_set
+    if "retries" in given and reward.on_error != "retry":
+        yield "reward.retries", f"reward.on_error={reward.on_error} never retries. Remove it, or set on_error=retry."
+    if "max_dropped" in given and reward.on_error != "drop":
+        yield "reward.max_dropped", f"reward.on_error={reward.on_error} never drops. Remove it, or set on_error=drop."
+    if "timeout_s" in given and reward.workers == 0:
+        yield "reward.timeout_s", "reward.workers=0 judges without a timeout. Remove it, or set reward.workers=1."
+    algorithm = recipe.algorithm
+    if "kl_kind" in algorithm.model_fields_set and getattr(algorithm, "kl_coef", 0.0) == 0:
+        yield "algorithm.kl_kind", "algorithm.kl_coef=0 leaves the KL term out. Remove it, or set kl_coef."
+    evaluate = recipe.evaluate
+    if evaluate.limit is not None and not (evaluate.every or evaluate.at_start or evaluate.at_end):
+        yield "evaluate.limit", "nothing is evaluated. Remove it, or set evaluate.every."
