@@ -35,6 +35,24 @@ def test_progress_knows_where_the_run_stands(events):
     )
 
 
+def test_evaluations_and_saves_are_none_of_a_steps_time():
+    progress = fold([event(PhaseBody(state="start", workflow="grpo", steps=101))])
+    clock = 0.0
+    for step, pause in enumerate((90.0, 0.0, 0.0, 7.0)):
+        clock += pause + 2.0
+        metrics = {"time/evaluate_s": pause - pause / 3, "time/save_s": pause / 3, "batch/written_tokens": 50.0}
+        progress.see(event(StepBody(metrics=metrics), step=step, time_s=clock))
+        assert progress.left_s == pytest.approx(2.0 * (100 - step))
+        assert progress.tokens_per_s == pytest.approx(25.0)
+
+
+def test_a_step_took_no_less_than_its_own_work():
+    progress = fold([event(PhaseBody(state="start", workflow="grpo", steps=11))])
+    work = {"time/wait_s": 1.0, "time/train_s": 2.0, "time/drain_s": 0.5, "time/publish_s": 0.5}
+    progress.see(event(StepBody(metrics={**work, "time/evaluate_s": 9.0}), time_s=8.0))
+    assert progress.left_s == pytest.approx(40.0)
+
+
 def test_the_time_left_is_not_told_in_warm_up(events):
     warm = [e for e in events if e.phase == "warmup"][:30]
     assert fold(warm).left_s is None

@@ -35,7 +35,15 @@ __all__ = ["LiveDisplay", "Observer", "PlainDisplay", "Progress", "can_draw", "d
 Observer: TypeAlias = Callable[[Event], None]
 
 WINDOW = 50
-"""Steps over which tokens per second and the time left are measured: long enough to hold an evaluation or two."""
+"""Steps over which tokens per second and the time left are measured."""
+
+PAUSES = ("time/evaluate_s", "time/save_s")
+"""What happened before a step that is none of its own time."""
+
+TOKENS = "batch/written_tokens"
+
+WORK = ("time/wait_s", "time/train_s", "time/drain_s", "time/publish_s")
+"""What a step itself spent: it took no less."""
 
 REASONS = {"steps": "", "reached": ": its target is reached", "end of data": ": all its prompts are used"}
 """What the reasons of a phase's end mean; others are shown as they are."""
@@ -56,7 +64,8 @@ class Progress:
     left_s: float | None = None
     dropped: int = 0
     skipped: int = 0
-    _recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+    _since_s: float | None = None
+    _recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     def see(self, event: Event) -> tuple[str, ...]:
         """Take ``event`` in."""
@@ -121,7 +130,7 @@ class Progress:
         self.steps_done = event.step or 0
         self.reward = self.loss = self.tokens_per_s = self.left_s = None
         self._recent.clear()
-        self._recent.append((event.time_s, 0.0))
+        self._since_s = event.time_s
         many = "" if body.steps is None else f", {'' if event.phase == 'main' else 'up to '}{body.steps} steps"
         how = f"goes on after step {self.steps_done}" if self.steps_done else "starts"
         return (f"{self.phase} {how} ({body.workflow}{many})",)
@@ -132,15 +141,15 @@ class Progress:
         self.reward, self.loss = metrics.get("reward/mean"), metrics.get("loss")
         skipped = int(metrics.get("updates/skipped", 0))
         self.skipped += skipped
-        tokens = metrics.get("batch/written_tokens", 0.0)
-        self._recent.append((event.time_s, tokens))
-        # The first entry only says when the second began.
-        spent = self._recent[-1][0] - self._recent[0][0]
-        if len(self._recent) > 1 and spent > 0:
-            written = sum(count for _, count in self._recent) - self._recent[0][1]
+        if self._since_s is not None:  # else it is not known when the step began
+            pauses, work = (sum(metrics.get(name, 0.0) for name in names) for names in (PAUSES, WORK))
+            self._recent.append((max(event.time_s - self._since_s - pauses, work), metrics.get(TOKENS, 0.0)))
+        self._since_s = event.time_s
+        spent, written = (sum(column) for column in zip(*self._recent, strict=True)) if self._recent else (0.0, 0.0)
+        if spent > 0:
             self.tokens_per_s = written / spent if written else None
             if self.steps is not None and self.phase == "main":
-                self.left_s = (self.steps - self.steps_done) * spent / (len(self._recent) - 1)
+                self.left_s = (self.steps - self.steps_done) * spent / len(self._recent)
         return (f"{self.phase} step {self.steps_done}: {skipped} update(s) skipped as not finite",) if skipped else ()
 
 
