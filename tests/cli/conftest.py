@@ -32,8 +32,8 @@ def examples(right: int) -> tuple[Example, ...]:
     return tuple(example(i, f"{2 * i}" if i < right else "7\n", f"{2 * i}") for i in range(10))
 
 
-def record(store: RunStore) -> None:
-    """Everything between the start of a run and its end."""
+def record_warmup(store: RunStore) -> None:
+    """The warm-up, ended by its target."""
     store.event(PhaseBody(state="start", workflow="sft", steps=1000), phase="warmup", step=0)
     for step in range(NUM_WARMUP):
         store.event(StepBody(metrics={"loss": 3 / (step + 1)}), phase="warmup", step=step)
@@ -44,6 +44,10 @@ def record(store: RunStore) -> None:
     store.event(
         PhaseBody(state="end", workflow="sft", steps=NUM_WARMUP, reason=reason), phase="warmup", step=NUM_WARMUP
     )
+
+
+def record_main(store: RunStore) -> None:
+    """The main phase."""
     store.event(PhaseBody(state="start", workflow="grpo", steps=NUM_MAIN), phase="main", step=0)
     store.event(EvalBody(name="held_out", accuracy=0.473, n=2000, examples=examples(4)), phase="main", step=0)
     for step in range(NUM_MAIN):
@@ -63,10 +67,12 @@ def record(store: RunStore) -> None:
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Makes a run in ``tmp_path / "runs"``."""
 
-    def make(name: str = "quickstart", *, end: bool = True) -> Path:
+    def make(name: str = "quickstart", *, end: bool = True, main: bool = True) -> Path:
         spec = RunSpec(hint="quickstart", config={}, seed=3, steps=NUM_MAIN, name=name)
         with RunStore.create(tmp_path / "runs", spec) as store:
-            record(store)
+            record_warmup(store)
+            if main:
+                record_main(store)
             if end:
                 store.end("done")
             return store.path

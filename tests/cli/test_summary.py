@@ -56,3 +56,18 @@ def test_the_table_of_runs(make_run):
         ["one", "done", "200", "3", "88.2%"],
         ["two", "killed", "200", "3", "88.2%"],
     ]
+
+
+def test_a_run_in_its_warm_up_is_shown_by_it(make_run):
+    view = RunView(make_run(end=False, main=False))
+    assert describe_run(view).splitlines()[1] == "Warm-up: 60 steps, 46.0% of 500 held-out problems right"
+    assert run_table([view]).splitlines()[1].split()[:7] == [
+        "quickstart",
+        "killed",
+        "60",
+        "of",
+        "warm-up",
+        "3",
+        "46.0%",
+    ]
+    assert "Warm-up" not in describe_run(RunView(make_run("later", end=False)))

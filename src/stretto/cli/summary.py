@@ -10,6 +10,7 @@ from stretto.store import Evaluation, Example, PhaseBody, RunView, word_for
 __all__ = ["Pair", "compared", "describe_run", "end_of_run", "run_table"]
 
 NUM_PROBLEMS = 3
+WARMUP, MAIN = "warmup", "main"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,11 @@ def run_table(views: Sequence[RunView]) -> str:
     """One line per run."""
     rows = [("run", "status", "steps", "seed", "accuracy", "wall")]
     for view in views:
-        evaluations = view.evaluations()
+        warm = _warms_up(view)
+        evaluations = view.evaluations(MAIN) or (view.evaluations(WARMUP) if warm else [])
         accuracy = percent(evaluations[-1].body.accuracy) if evaluations else "-"
-        rows.append((view.name, view.status, f"{view.steps}", f"{view.seed}", accuracy, duration(view.wall_s)))
+        steps = f"{view.steps_of(WARMUP)} of warm-up" if warm else f"{view.steps}"
+        rows.append((view.name, view.status, steps, f"{view.seed}", accuracy, duration(view.wall_s)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in rows) + "\n"
 
@@ -80,6 +83,10 @@ def run_table(views: Sequence[RunView]) -> str:
 def _figures(view: RunView) -> list[str]:
     times = f"{duration(view.wall_s)} (CPU time {duration(view.cpu_s)})"
     lines = [f"Run {view.name}: {view.status}, {view.steps} steps in {times}, seed {view.seed}, in {view.path}"]
+    if _warms_up(view):
+        seen = view.evaluations(WARMUP)
+        accuracy = f", {percent(seen[-1].body.accuracy)} of {seen[-1].body.n} held-out problems right" if seen else ""
+        lines.append(f"Warm-up: {view.steps_of(WARMUP)} steps{accuracy}")
     evaluations = view.evaluations()
     if evaluations:
         first, last = evaluations[0].body, evaluations[-1].body
@@ -88,6 +95,11 @@ def _figures(view: RunView) -> list[str]:
         before = f"{percent(first.accuracy)} -> " if len(evaluations) > 1 else ""
         lines.append(f"{name} accuracy: {before}{percent(last.accuracy)}{gain}, greedy, {last.n} problems")
     return lines
+
+
+def _warms_up(view: RunView) -> bool:
+    """Whether all steps that the run has done so far are of its warm-up."""
+    return not view.steps and view.steps_of(WARMUP) > 0
 
 
 def _problems(pairs: Sequence[Pair]) -> list[str]:

@@ -59,7 +59,11 @@ class RunView:
     @cached_property
     def steps(self) -> int:
         """Steps of the main phase that are done."""
-        return max((step + 1 for step, _ in self._step_bodies("main")), default=0)
+        return self.steps_of("main")
+
+    def steps_of(self, phase: str) -> int:
+        """Steps of a phase that are done."""
+        return max((step + 1 for step, _ in self._step_bodies(phase)), default=0)
 
     @property
     def wall_s(self) -> float:
