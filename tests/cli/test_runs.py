@@ -63,6 +63,18 @@ def test_a_run_is_named_so_that_the_next_command_finds_it(runs_dir, capsys):
     assert main(["eval", word]) == 0
 
 
+def test_a_run_that_is_done_says_that_the_steps_asked_for_are_not_more(capsys):
+    start(recipe_from_mapping({**FAKE, "name": "mine"}))
+    for steps in (1, 2):
+        assert main(["resume", "mine", f"steps={steps}"]) == 2
+        said = (
+            f"all of its 2 steps, and the {steps} asked for are not more. Give it more with `stretto resume mine steps"
+        )
+        assert said in capsys.readouterr().err
+    assert main(["resume", "mine"]) == 2
+    assert "all of its 2 steps. Give it more" in capsys.readouterr().err
+
+
 def test_nothing_to_evaluate_on_is_said(capsys):
     start(recipe_from_mapping({**FAKE, "name": "mine", "prompts": {**FAKE["prompts"], "held_out": 0}}))
     assert main(["eval", "mine"]) == 2

@@ -66,8 +66,10 @@ def resume(
     _check_given(view.name, recipe, given or Given())
     job = prepare(recipe, given or Given())
     if view.status == "done" and view.steps >= job.phases[-1].steps:
+        asked = any(text.startswith(("steps=", "epochs=")) for text in overrides)
+        why = f", and the {job.phases[-1].steps} asked for are not more" if asked else ""
         raise ResumeError(
-            f"run {view.name!r} is done: it has all of its {view.steps} steps. Give it more with "
+            f"run {view.name!r} is done: it has all of its {view.steps} steps{why}. Give it more with "
             f"`stretto resume {word_for(path)} steps={2 * view.steps}`, or start another with `stretto train`."
         )
     if fork is not None:

@@ -128,7 +128,7 @@ def resume(
     It goes on from its newest whole checkpoint, to the same bits as if it had never stopped. Keys that cannot change
     what was learned may be set (steps, evaluate, save, timeouts); others need --fork.
 
-    Example: stretto resume quickstart steps=900
+    Example: stretto resume quickstart steps=1200
     """
     from stretto.store import find_run
 
