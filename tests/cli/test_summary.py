@@ -1,5 +1,7 @@
 """What is said of a run when it ends, and later."""
 
+import pytest
+
 from stretto.cli.summary import compared, describe_run, end_of_run, run_table
 from stretto.store import EvalBody, Evaluation, Example, RunView
 
@@ -32,9 +34,16 @@ def test_the_end_of_a_run(view):
     # The four that were right stay right; the next three changed. A newline in an answer is shown, not printed.
     assert r"  4+4=  7\n wrong  ->  8 right   (answer 8)" in lines
     assert f"  stretto eval {view.path}" in text
-    assert "stretto train quickstart seed=1" in text
+    assert "stretto train quickstart seed=4" in text
+    assert f"stretto resume {view.path} steps=400" in text
     assert "●" in text
     assert end_of_run(view, unicode=False).isascii()
+
+
+@pytest.mark.parametrize(("name", "offered"), [("quickstart", True), ("quickstart-12", True), ("mine", False)])
+def test_the_quickstart_is_offered_again_only_after_a_quickstart(make_run, name, offered):
+    text = end_of_run(RunView(make_run(name)))
+    assert [word in text for word in ("train quickstart", "ppo-addition")] == [offered, offered]
 
 
 def test_a_run_that_goes_on_or_was_killed_is_to_be_resumed(make_run):

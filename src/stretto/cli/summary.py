@@ -1,5 +1,6 @@
 """What is said when a run ends, and by ``runs show`` and ``runs list``: plain text made from its record."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -128,12 +129,13 @@ def _next(view: RunView) -> list[str]:
     commands = [(f"stretto runs show {run}", "its figures again; --json for programs")]
     if view.status == "done":
         commands.append((f"stretto eval {run}", "the trained policy on every held-out problem"))
-        commands.append((f"stretto resume {run} steps={view.steps + 200}", "train on"))
+        commands.append((f"stretto resume {run} steps={2 * view.steps}", "train on"))
     else:
         commands.append((f"stretto resume {run}", "go on where it stopped"))
-    commands.append(("stretto train quickstart seed=1", "the same from another start"))
-    commands.append(("stretto train ppo-addition", "the same task by PPO"))
-    commands.append(("stretto graph ppo-addition", "what a step of it does"))
+    if re.fullmatch(r"quickstart(-\d+)?", view.name):  # what a run of another recipe would repeat, nobody knows here
+        commands.append((f"stretto train quickstart seed={view.seed + 1}", "the same from another start"))
+        commands.append(("stretto train ppo-addition", "the same task by PPO"))
+        commands.append(("stretto graph ppo-addition", "what a step of it does"))
     width = max(len(command) for command, _ in commands)
     return [f"  {command:<{width}}  {what}" for command, what in commands]
 
