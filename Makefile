@@ -30,6 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 quickstart: setup
 	$(BIN)/stretto train quickstart
+	@echo 'To type `stretto` yourself, first: source $(BIN)/activate'
 
 seeds: setup
 	$(BIN)/python benchmarks/seeds.py

@@ -75,7 +75,8 @@ def test_jsonl_with_a_byte_order_mark_and_windows_lines(tmp_path: Path):
         ('{"prompt": [{"role": 1, "content": "x"}], "answer": "b"}', "Its role and content are strings"),
         ('{"prompt": [{"role": "user", "content": "x"}], "answer": "b"}', "line 2: the tokenizer .*no chat template"),
         ('{"prompt": "aaaaaaaaaaaaaaaaaaaa", "answer": "b"}', "line 2: the prompt has 21 tokens and .* is 16"),
-        ('{"prompt": "\\ud800", "answer": "b"}', "line 2: the text .* is not valid Unicode"),
+        ('{"prompt": "\\ud800", "answer": "b"}', "line 2: the text .* has the character"),
+        ('{"prompt": "1\u65e5=", "answer": "b"}', "line 2: the text .* has the character"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str):  # pitfall 35, pitfall 26

@@ -55,7 +55,8 @@ def test_builtin_has_exactly_100_tokens():
     ids = tokenizer.encode(CHARACTERS)
     assert ids.dtype == np.int32
     assert ids.tolist() == list(range(4, 100))
-    assert tokenizer.encode("é日").tolist() == [3, 3]
+    with pytest.raises(DataError, match=r"'1\\u65e5' has the character '\\u65e5', which .* does not know"):
+        tokenizer.encode("1日")
     assert tokenizer.encode("").shape == (0,)
 
 
@@ -84,7 +85,7 @@ def test_builtin_exported_is_an_ordinary_folder(tmp_path: Path):
     again = load_tokenizer(tmp_path / "new")
     assert len(theirs) == 100
     assert (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id) == (0, 1, 2)
-    for text in ("12+34=46", "a  b ,\n'c' don't .", CHARACTERS, "é"):
+    for text in ("12+34=46", "a  b ,\n'c' don't .", CHARACTERS):
         assert theirs(text).input_ids == ours.encode_prompt(text).tolist() == again.encode_prompt(text).tolist()
         ids = ours.encode(text)
         assert theirs.decode(ids, skip_special_tokens=True) == ours.decode(ids) == again.decode(ids)

@@ -99,6 +99,15 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _groups_to_compare(self) -> "Recipe":
+        if self.algorithm.type == "grpo" and self.workflow is None and self.sampling.n == 1:
+            raise ValueError(
+                "sampling.n=1 gives grpo groups of one, whose advantages are all 0, so nothing would be learned. "
+                "Set sampling.n=2 or more, or algorithm.type=ppo."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _invariant_engine(self) -> "Recipe":
         if self.schedule.deterministic and isinstance(self.engine, NativeEngineConfig) and self.engine.threads != 1:
             raise ValueError(

@@ -26,6 +26,7 @@ BUILTIN = "builtin:tiny-llama-char"
 
 _SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 _CHARACTERS = ("\n", *(chr(code) for code in range(0x20, 0x7F)))
+_KNOWN = frozenset(_CHARACTERS)
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -56,7 +57,18 @@ class Tokenizer:
     backend: tokenizers.Tokenizer
 
     def encode(self, text: str) -> Ints:
-        """Token ids of ``text``, int32 [T], no special tokens added. Text with lone surrogates raises DataError."""
+        """Token ids of ``text``, int32 [T], no special tokens added.
+
+        Text with lone surrogates raises DataError; so does, for the built-in tokenizer, a character it does not have:
+        as unknown tokens, different texts would become the same.
+        """
+        if self.folder is None:
+            strange = next((c for c in text if c not in _KNOWN), None)
+            if strange is not None:
+                raise DataError(
+                    f"the text {text[:40]!a} has the character {strange!a}, which the tokenizer of {BUILTIN} "
+                    "does not know: it knows printable ASCII and newlines. Leave it out, or take another model."
+                )
         try:
             return np.array(self.backend.encode(text, add_special_tokens=False).ids, np.int32)
         except TypeError as error:

@@ -82,6 +82,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         graphs.insert(0, warmup_graph(recipe.warmup))
     if not isinstance(recipe.backend, FakeBackendConfig):
         check_weights(recipe.model.path)
+    _check_devices(recipe)
     reward = given.reward or resolve_reward(recipe.reward.use)
     tokenizer = load_tokenizer(recipe.model.path)
     prompts = load_prompts(recipe.prompts, tokenizer, given.prompts)
@@ -138,6 +139,16 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
         precision=getattr(recipe.engine, "dtype", "float32"),
         deterministic=recipe.schedule.deterministic,
     )
+
+
+def _check_devices(recipe: Recipe) -> None:
+    """Devices other than the CPU are tried before a run is created; that costs the import of torch."""
+    for key, section in (("backend.device", recipe.backend), ("engine.device", recipe.engine)):
+        device = getattr(section, "device", "cpu")
+        if device != "cpu":
+            from stretto.backends.torch.devices import open_device
+
+            open_device(device, key)
 
 
 def max_len_of(job: Job) -> int:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import psutil
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from stretto.algorithms.losses import Tokens, resolve_loss, with_ess
 from stretto.backends.torch.attention import gather_rows
+from stretto.backends.torch.devices import open_device
 from stretto.backends.torch.logprobs import token_logprobs
 from stretto.backends.torch.models import ModelSpec, Network, build_network
 from stretto.backends.torch.packing import Pack, microbatches
@@ -71,7 +71,7 @@ class TorchBackend:
     def __init__(self, models: Mapping[str, ModelSpec], config: TorchBackendConfig, seed: int) -> None:
         """Build every Model of ``models``. DataError names a folder that cannot be used, ConfigError a device."""
         self._config = config
-        self._device = _device(config.device)
+        self._device = open_device(config.device, "backend.device")
         self._models: dict[str, _Held] = {}
         for name, spec in models.items():
             network = build_network(spec, seed=seed, device=self._device)
@@ -284,13 +284,3 @@ class TorchBackend:
 
 
 _SAMPLER, _SAMPLED = "sampler:logprobs", "sampler:sampled"
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = cast(str, str(error)).splitlines()[0]
-        raise ConfigError(f"backend.device={name!r} cannot be used: {reason} Set backend.device=cpu.") from error
-    return device

@@ -69,6 +69,11 @@ class NativeEngine:
                 f"max_len {max_len} of the native engine is past the {self._spec.max_positions} positions the model "
                 "was made for (max_position_embeddings). Use a shorter max_len."
             )
+        try:
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise ConfigError(f"engine.device={device!r} cannot be used: {reason}. Set engine.device=cpu.") from error
         self._scheduler = Scheduler(
             self._spec, num_slots=slots, max_len=max_len, dtype=_DTYPES[dtype], device=torch.device(device)
         )
