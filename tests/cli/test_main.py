@@ -117,6 +117,23 @@ def test_a_graph_is_drawn_in_every_form(capsys, tmp_path, monkeypatch):
     assert (status, "missing/ppo.txt cannot be written" in err) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["graph", "train", "check"])
+def test_what_is_no_recipe_and_no_workflow_is_said(capsys, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "no_recipes.py").write_text(
+        "from stretto import Group, Key, node\n"
+        "@node\ndef longest(group: Group) -> Group:\n    return group\n"
+        "def needy(size, *, depth):\n    return {}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, needs in (("longest", "it needs group."), ("needy", "it needs size, depth.")):
+        status, _, err = run(capsys, command, f"no_recipes:{name}")
+        assert status == 2
+        assert f"the recipe 'no_recipes:{name}' cannot be called: {needs}" in err
+        assert "a workflow is a function under @workflow" in err
+        assert "fault of stretto" not in err
+
+
 def test_runs_are_listed_and_shown(capsys, monkeypatch, tmp_path, make_run):
     monkeypatch.chdir(tmp_path)
     assert "there is no run in runs" in run(capsys, "runs", "list")[1]

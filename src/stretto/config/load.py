@@ -1,6 +1,7 @@
 """A Recipe from what a user gives: a packaged name, a YAML file, ``module:function`` or a mapping, plus overrides."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ def _from_function(source: str) -> Layer:
     if not callable(function):
         known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
         raise ConfigError(f"the recipe {source!r}: {module_name} has no function {name!r}.{nearest(name, known)}")
+    needed = _needed(function)
+    if needed:
+        raise ConfigError(
+            f"the recipe {source!r} cannot be called: it needs {', '.join(needed)}. A recipe is a function without "
+            "parameters that returns a Recipe or a mapping; a workflow is a function under @workflow, which a recipe "
+            "takes as workflow=module:function."
+        )
     made = function()
     if isinstance(made, Recipe):
         return Layer(tree=given_tree(made))
@@ -73,3 +81,16 @@ def _from_function(source: str) -> Layer:
     if mapping is None:
         raise ConfigError(f"the recipe {source!r} returned {type(made).__name__}. Return a Recipe or a mapping.")
     return Layer(tree=dict(mapping))
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The parameters that a call must give."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # something built in that does not say
+        return []
+    return [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    ]
