@@ -105,6 +105,11 @@ def test_a_graph_is_drawn_in_every_form(capsys, tmp_path, monkeypatch):
     status, said, _ = run(capsys, "graph", "ppo", "--format", "svg", "-o", "ppo.svg")
     assert (status, said) == (0, "wrote ppo.svg\n")
     assert (tmp_path / "ppo.svg").read_text().startswith("<svg")
+    for suffix, begins in (("svg", "<svg"), ("json", "{"), ("yaml", "workflow:"), ("txt", "workflow ppo")):
+        assert run(capsys, "graph", "ppo", "-o", f"by-name.{suffix}")[0] == 0
+        assert (tmp_path / f"by-name.{suffix}").read_text().startswith(begins)
+    status, _, err = run(capsys, "graph", "ppo", "-o", "ppo.png")
+    assert (status, "ends in none of .svg, .json, .yaml, .yml, .txt. Add --format." in err) == (2, True)
     # The written form can be drawn again, and a workflow of one's own is found in the working folder.
     assert run(capsys, "graph", "ppo", "-f", "yaml", "-o", "mine.yaml")[0] == 0
     assert run(capsys, "graph", "mine.yaml")[1] == text

@@ -39,6 +39,16 @@ class Format(StrEnum):
     yaml = "yaml"
 
 
+SUFFIXES = {
+    ".svg": Format.svg,
+    ".json": Format.json,
+    ".yaml": Format.yaml,
+    ".yml": Format.yaml,
+    ".txt": Format.text,
+}
+"""What ``graph -o FILE`` writes if no format is given."""
+
+
 class _WithKeys(TyperCommand):
     """A command whose help ends with every key of a recipe."""
 
@@ -95,15 +105,19 @@ def check(recipe: Recipe, overrides: Overrides = None) -> None:
 def graph(
     what: Annotated[str, typer.Argument(metavar="RECIPE|WORKFLOW", help=f"{RECIPE} Or a workflow: grpo, ppo, sft.")],
     overrides: Overrides = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to draw it.")] = Format.text,
+    format: Annotated[
+        Format | None, typer.Option("--format", "-f", help="How to draw it; by default as FILE ends, else as text.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write to a file instead.")] = None,
 ) -> None:
     """Draw the graph of a recipe or workflow.
 
-    Example: stretto graph ppo --format svg -o ppo.svg
+    Example: stretto graph ppo -o ppo.svg
     """
     from stretto.errors import ConfigError
 
+    if format is None:
+        format = Format.text if out is None else _format_of(out)
     text = _draw(_graph_of(what, overrides), format).rstrip("\n") + "\n"
     if out is None:
         sys.stdout.write(text)
@@ -218,6 +232,16 @@ def _is_workflow(what: str) -> bool:
             return False  # then it has to be a recipe, and what is wrong with it is said when it is loaded
         return True
     return suffix == ".json"
+
+
+def _format_of(out: Path) -> Format:
+    """What the name of a file asks for."""
+    from stretto.errors import ConfigError
+
+    if out.suffix not in SUFFIXES:
+        known = ", ".join(SUFFIXES)
+        raise ConfigError(f"{out} does not say how to draw it: its name ends in none of {known}. Add --format.")
+    return SUFFIXES[out.suffix]
 
 
 def _draw(graph: "Graph", format: Format) -> str:
