@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         UpdateReport,
     )
 
+    __version__: str
+
 __all__ = [
     "Batch",
     "Column",
@@ -57,6 +59,7 @@ __all__ = [
     "Train",
     "Trajectory",
     "UpdateReport",
+    "__version__",
     "node",
     "resume",
     "train",
@@ -92,6 +95,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("stretto")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
+import stretto as stretto_package
 from stretto.cli.main import exit_status, main
 from stretto.errors import ConfigError, DataError, GraphError, Interrupted, ResumeError, RewardError, StoreError
 
@@ -27,6 +29,11 @@ def test_help_shows_every_command_with_an_example(capsys):
         assert command == "runs" or f"Example: stretto {command} " in text
     for command in ("list", "show"):
         assert "Example: stretto runs" in run(capsys, "runs", command, "--help")[1]
+
+
+def test_the_version_is_told(capsys):
+    assert run(capsys, "--version")[:2] == (0, f"stretto {version('stretto')}\n")
+    assert stretto_package.__version__ == version("stretto")
 
 
 def test_help_of_train_lists_every_key(capsys):
@@ -189,7 +196,7 @@ def test_a_terminal_without_the_signs_still_gets_the_drawing(tmp_path):
 def test_importing_the_command_line_is_light(tmp_path):
     code = (
         "import sys, stretto.cli.main as m\n"
-        "status = m.main(['--help'])\n"
+        "status = m.main(['--help']) or m.main(['--version'])\n"
         "heavy = {'torch', 'ray', 'transformers', 'matplotlib', 'pydantic', 'numpy', 'rich'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else status)\n"
     )

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+import stretto
 from stretto.cli import commands, runs
 from stretto.errors import Interrupted, StrettoError
 
@@ -31,9 +32,19 @@ app = typer.Typer(
 )
 
 
+def show_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        print(f"stretto {stretto.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. Goes anywhere.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
 ) -> None:
     """Post-train language models with reinforcement learning.
 
