@@ -8,10 +8,10 @@ from pathlib import Path
 from stretto.api.host import host
 from stretto.config.base import Section
 from stretto.config.load import recipe_from_mapping
-from stretto.config.overrides import apply_overrides, apply_resume_overrides
+from stretto.config.overrides import apply_overrides, apply_resume_overrides, parse_overrides
 from stretto.config.recipe import Recipe
 from stretto.config.sections import PythonPrompts, TorchBackendConfig
-from stretto.errors import ResumeError
+from stretto.errors import ConfigError, ResumeError
 from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare, threads_of
 from stretto.runtime.checkpoint import position_after
@@ -25,6 +25,12 @@ Observer = Callable[[Event], None]
 
 GIVEN = ("algorithm", "sampling")
 """The sections whose keys fill a workflow's parameters by name."""
+
+EVALUATION_KEYS = ("prompts", "reward", "evaluate.limit", "sampling.max_tokens", "sampling.deadline_s", "engine")
+"""What an evaluation reads, whole sections included."""
+
+IMPORTABLE = {"reward": "reward.use=MODULE:FUNCTION", "prompts": "prompts.type=jsonl prompts.path=FILE"}
+"""How what lived only in Python is named instead."""
 
 
 def start(
@@ -83,15 +89,18 @@ def resume(
 def evaluate(target: str, overrides: Sequence[str] = (), *, observer: Observer | None = None) -> EvalResult:
     """Evaluate a run's newest checkpoint, or a model's folder (or ``builtin:`` name), greedily on held-out prompts.
 
-    For a model, the prompts and reward are those of a recipe's defaults (``prompts.type=... prompts.path=...``).
+    For a model, the prompts and reward are those of a recipe's defaults (``prompts.type=... prompts.path=...``), and
+    ``seed`` chooses what is held out. Raises ConfigError for a key that an evaluation does not read.
     """
     if target.startswith("builtin:") or (Path(target) / "config.json").is_file():
         recipe = recipe_from_mapping({"steps": 1, "model": {"path": target}}, overrides)
+        _refuse_unevaluated(overrides, (*EVALUATION_KEYS, "seed"))
         return host(lambda stop: evaluate_only(prepare(recipe, Given()), None))
     view = RunView(find_run(Path("runs"), target))
     recipe, _ = apply_overrides(recipe_of(view), overrides)
+    _refuse_unevaluated(overrides, EVALUATION_KEYS)
     recipe = as_given(recipe, set(view.info.given))
-    _check_given(view.name, recipe, Given())
+    _check_importable(view, recipe)
     checkpoint = view.checkpoint().taken
     if checkpoint is None:
         raise ResumeError(f"run {view.name!r} has no whole checkpoint to evaluate. Resume it until it has saved one.")
@@ -123,19 +132,49 @@ def as_given(recipe: Recipe, given: Collection[str]) -> Recipe:
     return recipe.model_copy(update=update)
 
 
+def _python_only(recipe: Recipe) -> list[str]:
+    """Which of workflow, reward and prompts exist only in the Python that made the run."""
+    lives = {
+        "workflow": (recipe.workflow or "").startswith("python:"),
+        "reward": recipe.reward.use.startswith("python:"),
+        "prompts": isinstance(recipe.prompts, PythonPrompts) and recipe.prompts.use is None,
+    }
+    return [key for key, only in lives.items() if only]
+
+
 def _check_given(name: str, recipe: Recipe, given: Given) -> None:
     """A run made with Python objects goes on only with them."""
-    needs = {
-        "workflow": recipe.workflow if (recipe.workflow or "").startswith("python:") else None,
-        "reward": recipe.reward.use if recipe.reward.use.startswith("python:") else None,
-        "prompts": "prompts" if isinstance(recipe.prompts, PythonPrompts) and recipe.prompts.use is None else None,
-    }
-    missing = [key for key, what in needs.items() if what is not None and getattr(given, key) is None]
+    missing = [key for key in _python_only(recipe) if getattr(given, key) is None]
     if missing:
         call = ", ".join(f"{key}=..." for key in missing)
         raise ResumeError(
             f"run {name!r} was made with Python objects that cannot be imported by name ({', '.join(missing)}). "
             f"Go on with it from Python: stretto.resume({name!r}, {call})."
+        )
+
+
+def _check_importable(view: RunView, recipe: Recipe) -> None:
+    """An evaluation takes no Python objects: what it needs is imported by name."""
+    missing = _python_only(recipe)
+    if not missing:
+        return
+    run = word_for(view.path)
+    if "workflow" in missing:  # a run's checkpoint is read by its workflow; its exported policy needs none
+        run = word_for(view.path / "model")
+    keys = " ".join(key for name, key in IMPORTABLE.items() if name in missing)
+    raise ConfigError(
+        f"run {view.name!r} was made with Python objects ({', '.join(missing)}), and can only be evaluated with what "
+        f"can be imported by name: `{' '.join(['stretto eval', run, *([keys] if keys else [])])}`."
+    )
+
+
+def _refuse_unevaluated(overrides: Sequence[str], read: Collection[str]) -> None:
+    """An evaluation reads some keys only; the others would be set for nothing."""
+    keys = [override.key for override in parse_overrides(overrides)]
+    unread = [key for key in keys if not any(key == known or key.startswith(f"{known}.") for known in read)]
+    if unread:
+        raise ConfigError(
+            f"an evaluation does not read {', '.join(unread)}. Leave that out; it takes keys of {', '.join(read)}."
         )
 
 

@@ -163,7 +163,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run's policy, or a model.
 
-    Greedily, on the held-out prompts. Trains nothing.
+    Greedily, on the held-out prompts. Trains nothing, and takes only the keys that an evaluation reads: prompts.*,
+    reward.*, engine.*, evaluate.limit, sampling.max_tokens, sampling.deadline_s (and seed, for a model).
 
     Example: stretto eval quickstart evaluate.limit=200
     """
