@@ -6,7 +6,7 @@ from pathlib import Path
 from stretto.config.base import Section
 from stretto.config.recipe import Recipe
 from stretto.config.sections import WarmupConfig
-from stretto.errors import ConfigError, nearest
+from stretto.errors import ConfigError, GraphError, nearest
 from stretto.graph import Graph, Workflow, check_models, load_graph, load_workflow
 from stretto.workflows.builtin import WORKFLOWS
 from stretto.workflows.nodes import NODES
@@ -42,7 +42,7 @@ def main_graph(recipe: Recipe, given: Workflow | None = None) -> Graph:
     """The graph of the main phase: the workflow that was ``given``, or the recipe's, or its algorithm's."""
     found = given or find_workflow(recipe.workflow or recipe.algorithm.type)
     graph = _fill(found, recipe)
-    check_models(graph, MODELS)
+    _check_roles(graph)
     return graph
 
 
@@ -50,7 +50,7 @@ def warmup_graph(warmup: WarmupConfig) -> Graph:
     """The graph of the warm-up, with its workflow's own settings."""
     found = find_workflow(warmup.workflow)
     graph = found if isinstance(found, Graph) else found.graph()
-    check_models(graph, MODELS)
+    _check_roles(graph)
     return graph
 
 
@@ -86,6 +86,22 @@ def _check_n(graph: Graph, recipe: Recipe) -> None:
                 f"sampling.n={recipe.sampling.n}, and node {spec.id!r} of workflow {graph.name!r} says n={n}. "
                 "Set them equal, or leave sampling.n out."
             )
+
+
+def _check_roles(graph: Graph) -> None:
+    """Models that exist, doing what they may; and one node that samples a Model, since seeds know no node."""
+    check_models(graph, MODELS)
+    sampling: dict[str, str] = {}
+    for spec in graph.nodes:
+        for role in spec.roles.values():
+            if role.kind == "generate" and role.model is not None:
+                first = sampling.setdefault(role.model, spec.id)
+                if first != spec.id:
+                    raise GraphError(
+                        f"workflow {graph.name!r}: nodes {first!r} and {spec.id!r} both sample the Model {role.model!r}"
+                        ", and a sample's seed depends on draw and place alone, so both would write the same. "
+                        "Use one rollout with a larger n, and part its group in a node."
+                    )
 
 
 def _fields(section: Section) -> dict[str, object]:
