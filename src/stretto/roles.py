@@ -1,6 +1,6 @@
 """The Protocols behind which libraries stand, and the handles through which nodes reach Models.
 
-Two layers. *Backends of a library* (``RolloutEngine``, ``TrainBackend``, ``WeightSync``, ``Stateful``) are implemented
+Two layers. *Backends of a library* (``RolloutEngine``, ``TrainBackend``, ``WeightSync``) are implemented
 once per library on floor 3 and named in one place (``runtime/build.py``). *Roles* (``Generate``, ``Judge``, ``Score``)
 are what a node asks for by annotating a parameter; the runtime binds each to a Model.
 
@@ -18,7 +18,6 @@ from stretto.types import Batch, Column, Finish, Floats, Group, Ints, LossRef, M
 __all__ = [
     "ROLES",
     "BatchInvariant",
-    "Bucket",
     "Buffer",
     "Completion",
     "EngineStatus",
@@ -30,7 +29,6 @@ __all__ = [
     "RolloutEngine",
     "Sampling",
     "Score",
-    "Stateful",
     "Tokenize",
     "Train",
     "TrainBackend",
@@ -216,34 +214,11 @@ class TrainBackend(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bucket:
-    """Published weights in flight; ``xxh3`` is the 64-bit checksum of the bytes that were sent."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: Buffer
-    xxh3: int
-
-
 class WeightSync(Protocol):
     """Moves the weights of a Model from its trainer to engines. A transport; ``publish`` is one window."""
 
     async def publish(self, version: int, tensors: Iterable[NamedTensor], engines: Sequence[RolloutEngine]) -> Metrics:
         """Send ``tensors`` as ``version`` to every engine and check that each holds it. Raises EngineError."""
-        ...
-
-
-class Stateful(Protocol):
-    """What a checkpoint saves: pool, KL controller and other small states, as JSON."""
-
-    def state(self) -> Mapping[str, Any]:
-        """The state as JSON values."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Set the state."""
         ...
 
 

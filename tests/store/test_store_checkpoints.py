@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import StoreError
-from stretto.store import Header, Skipped, link_unchanged, read_json, write_json
+from stretto.store import Header, Skipped, read_json, write_json
 from stretto.store.checkpoints import clean, list_checkpoints, newest, prune, save, set_aside
 from stretto.store.manifest import MANIFEST, load_manifest, verify
 
@@ -259,22 +259,3 @@ def test_a_skipped_one_is_set_aside_until_the_next_is_whole(tmp_path):
     put(tmp_path, 2)
     prune(tmp_path, keep_last=1)
     assert names(tmp_path) == ["step-2"]
-
-
-def test_frozen_files_are_linked(tmp_path):
-    first = put(tmp_path, 1)
-    frozen = "policy/model.safetensors"
-    linked = []
-
-    def write(folder: Path) -> None:
-        linked.append(link_unchanged(first, frozen, folder))
-        linked.append(link_unchanged(first, "other", folder))
-
-    second = save(tmp_path, header(2), write, lambda: 0)
-    assert linked == [True, False]
-    assert (first.path / frozen).samefile(second.path / frozen)
-    shutil.rmtree(first.path)
-    assert newest(tmp_path).taken == second
-
-    (second.path / frozen).write_bytes(b"damaged")
-    assert not link_unchanged(second, frozen, tmp_path)

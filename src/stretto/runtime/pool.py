@@ -82,24 +82,9 @@ class Pool:
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
 
-    @property
-    def next_draw(self) -> int:
-        """The draw that would be admitted next."""
-        return self._next_draw
-
     def step_of(self, draw: int) -> int:
         """The step that a draw which is not yet taken was admitted for."""
         return self._wave_of[draw].step
-
-    @property
-    def num_waiting(self) -> int:
-        """Groups that are finished and not yet taken."""
-        return sum(len(w.finished) for w in self._waves.values())
-
-    @property
-    def dropped(self) -> Mapping[int, str]:
-        """Dropped draws of the waves that are not yet taken, with the reasons."""
-        return {d: why for w in self._waves.values() for d, why in w.dropped.items()}
 
     @property
     def ended(self) -> bool:

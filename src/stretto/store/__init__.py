@@ -3,7 +3,7 @@
 Write with ``RunStore``, read with ``RunView``. Loads neither torch nor ray.
 """
 
-from stretto.store.checkpoints import Found, Skipped, link_unchanged
+from stretto.store.checkpoints import Found, Skipped
 from stretto.store.compare import Difference, compare_runs
 from stretto.store.describe import CodeState, RunInfo, word_for
 from stretto.store.durable import read_json, write_json
@@ -77,7 +77,6 @@ __all__ = [
     "decode_group",
     "encode_group",
     "find_run",
-    "link_unchanged",
     "list_runs",
     "newest_run",
     "read_events",

@@ -33,7 +33,6 @@ __all__ = [
     "Found",
     "Skipped",
     "clean",
-    "link_unchanged",
     "list_checkpoints",
     "newest",
     "prune",
@@ -201,24 +200,6 @@ def set_aside(skipped: Skipped) -> None:
     bad = skipped.path.with_name(f".bad-{skipped.path.name}")
     _remove(bad)
     os.rename(skipped.path, bad)
-
-
-def link_unchanged(source: Checkpoint, name: str, folder: Path) -> bool:
-    """Put file ``name`` of ``source`` into the checkpoint being written in ``folder``, as a hard link.
-
-    For what did not change, such as frozen weights. Returns False, and the caller writes the file, if ``source`` does
-    not have it whole or the file system does not link. Linked files share their fate: damage to one is damage to both.
-    """
-    entry = source.manifest.files.get(name)
-    target = folder / name
-    try:
-        if entry is None or hash_file(source.path / name) != entry:
-            return False
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(source.path / name, target)
-    except OSError:
-        return False
-    return True
 
 
 def _remove(path: Path) -> None:

@@ -38,7 +38,7 @@ def grpo(
     prompt: Prompt,
     *,
     n: int = 8,
-    scale: str = "group_std",
+    scale: Literal["group_std", "none"] = "group_std",
     epsilon: float = 1e-6,
     proximal: Literal["detach", "sampler"] = "detach",
     clip_low: float = 0.2,

@@ -108,10 +108,9 @@ def values(batch: Batch, model: Score) -> Column:
 
 
 @node
-def group_relative(batch: Batch, *, scale: str = "group_std", epsilon: float = 1e-6) -> Credit:
+def group_relative(batch: Batch, *, scale: Literal["group_std", "none"] = "group_std", epsilon: float = 1e-6) -> Credit:
     """Advantages relative to the siblings of a group (GRPO)."""
-    assert scale in ("group_std", "none"), scale
-    return group_credit(batch, scale="group_std" if scale == "group_std" else "none", epsilon=epsilon)
+    return group_credit(batch, scale=scale, epsilon=epsilon)
 
 
 @node
