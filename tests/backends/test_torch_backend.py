@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from stretto.algorithms.aggregation import aggregation_weights
 from stretto.backends.torch.backend import ModelSpec, TorchBackend, num_threads, set_threads
-from stretto.config.sections import TorchBackendConfig
+from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, StoreError
 from stretto.roles import TrainBackend
 from stretto.types import Batch, Column, LossRef

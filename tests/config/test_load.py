@@ -13,7 +13,7 @@ from stretto.config.load import load_recipe, recipe_from_mapping
 from stretto.config.overrides import apply_overrides
 from stretto.config.reading import parse_value
 from stretto.config.recipe import Recipe
-from stretto.config.sections import SamplingConfig
+from stretto.config.rollouts import SamplingConfig
 from stretto.errors import ConfigError
 from stretto.recipes import FOLDER, packaged, path_of
 

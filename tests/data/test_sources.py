@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stretto.config.sections import AdditionPrompts, JsonlPrompts, PythonPrompts
+from stretto.config.prompts import AdditionPrompts, JsonlPrompts, PythonPrompts
 from stretto.data.sources import load_prompts
 from stretto.data.tokens import builtin_tokenizer
 from stretto.errors import ConfigError, DataError

@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from stretto.config.sections import RewardConfig
+from stretto.config.rewards import RewardConfig
 from stretto.environments.judge import GroupDropped, RewardJudge
 from stretto.errors import ConfigError, RewardError
 from stretto.types import Group

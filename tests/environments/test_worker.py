@@ -16,7 +16,7 @@ from stretto.environments.worker import decode_answer, encode_answer
 SCRIPT = """
 import asyncio, re, sys, time
 import numpy as np
-from stretto.config.sections import RewardConfig
+from stretto.config.rewards import RewardConfig
 from stretto.environments.judge import RewardJudge
 from stretto.types import Group, Key, Prompt, Trajectory
 

@@ -2,8 +2,9 @@
 
 import psutil
 
+from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
-from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
+from stretto.config.rollouts import FakeEngineConfig
 from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
 from stretto.runtime.unread import refuse_unread

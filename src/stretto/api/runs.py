@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from stretto.api.host import host
+from stretto.config.backends import TorchBackendConfig
 from stretto.config.base import Section
 from stretto.config.load import recipe_from_mapping
 from stretto.config.overrides import apply_overrides, apply_resume_overrides, parse_overrides
+from stretto.config.prompts import PythonPrompts
 from stretto.config.recipe import Recipe
-from stretto.config.sections import PythonPrompts, TorchBackendConfig
 from stretto.errors import ConfigError, ResumeError
 from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare, threads_of

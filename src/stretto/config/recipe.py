@@ -3,27 +3,14 @@
 from pydantic import Field, model_validator
 
 from stretto.config.algorithms import Algorithm, GrpoConfig
+from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConfig
 from stretto.config.base import Section
-from stretto.config.sections import (
-    AdditionPrompts,
-    Backend,
-    Cluster,
-    CriticConfig,
-    Engine,
-    EvaluateConfig,
-    FakeBackendConfig,
-    FakeEngineConfig,
-    LocalCluster,
-    ModelConfig,
-    NativeEngineConfig,
-    Prompts,
-    RewardConfig,
-    SamplingConfig,
-    SaveConfig,
-    ScheduleConfig,
-    TorchBackendConfig,
-    WarmupConfig,
-)
+from stretto.config.evaluation import EvaluateConfig
+from stretto.config.models import CriticConfig, ModelConfig
+from stretto.config.prompts import AdditionPrompts, Prompts
+from stretto.config.rewards import RewardConfig
+from stretto.config.rollouts import Engine, FakeEngineConfig, NativeEngineConfig, SamplingConfig
+from stretto.config.sections import Cluster, LocalCluster, SaveConfig, ScheduleConfig, WarmupConfig
 
 __all__ = ["Recipe"]
 

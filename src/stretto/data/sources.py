@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from stretto.config.sections import AdditionPrompts, JsonlPrompts, Prompts, PythonPrompts
+from stretto.config.prompts import AdditionPrompts, JsonlPrompts, Prompts, PythonPrompts
 from stretto.data.tokens import Tokenizer
 from stretto.errors import ConfigError, DataError, nearest
 from stretto.imports import import_named

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.config.sections import RewardConfig
+from stretto.config.rewards import RewardConfig
 from stretto.environments.processes import Launch, RewardProcess
 from stretto.environments.rewards import (
     Fault,

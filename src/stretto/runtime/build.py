@@ -12,8 +12,9 @@ import psutil
 import xxhash
 
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
+from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
-from stretto.config.sections import FakeBackendConfig, FakeEngineConfig
+from stretto.config.rollouts import FakeEngineConfig
 from stretto.data.order import split
 from stretto.data.sources import load_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer

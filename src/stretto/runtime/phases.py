@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.algorithms.schedules import lr_at
+from stretto.config.backends import TorchBackendConfig
+from stretto.config.evaluation import EvaluateConfig
 from stretto.config.recipe import Recipe
-from stretto.config.sections import EvaluateConfig, SaveConfig, TorchBackendConfig, WarmupConfig
+from stretto.config.sections import SaveConfig, WarmupConfig
 from stretto.data.order import DrawOrder, draws_of
 from stretto.data.seeds import Namespace, order_seed
 from stretto.graph import Graph, models_of

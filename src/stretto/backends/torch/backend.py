@@ -32,7 +32,7 @@ from stretto.backends.torch.state import (
     save_model,
     save_optimizer,
 )
-from stretto.config.sections import TorchBackendConfig
+from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, StoreError, nearest
 from stretto.roles import NamedTensor, Want
 from stretto.types import Array, Batch, Column, LossRef, Metric, Metrics, UpdateReport, merge_metrics
