@@ -12,14 +12,13 @@ import asyncio
 import inspect
 import math
 import numbers
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, cast
 
 import numpy as np
 
+from stretto.environments.faults import Fault, fault_of
 from stretto.errors import ConfigError, RewardError, nearest
 from stretto.imports import import_named
 from stretto.types import Group, Prompt, Trajectory
@@ -43,19 +42,6 @@ Reward: TypeAlias = Callable[[Prompt, Trajectory], object]
 
 Scores: TypeAlias = Mapping[str, float | None]
 """The scores of one trajectory by name; at least one is a number, and their sum is finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """Why a group has no rewards. ``sample`` is the sibling it happened on, if one is known.
-
-    ``lost``: its process was late or died, so that the same group might fare otherwise on another day.
-    """
-
-    cause: str
-    sample: int | None = None
-    traceback: str = ""
-    lost: bool = False
 
 
 def exact_match(prompt: Prompt, trajectory: Trajectory) -> float:
@@ -120,7 +106,7 @@ def call_reward(reward: Reward, group: Group) -> list[object] | Fault:
             values.append(reward(group.prompt, trajectory))
         except BaseException as error:  # noqa: BLE001 - becomes a Fault, for the policy; a Rust panic or an exit too
             _close(values)
-            return _fault(trajectory.key.sample, error)
+            return fault_of(trajectory.key.sample, error)
     return values
 
 
@@ -141,7 +127,7 @@ async def _wait(value: object, trajectory: Trajectory) -> object:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        return _fault(trajectory.key.sample, error)
+        return fault_of(trajectory.key.sample, error)
 
 
 def _close(values: Sequence[object]) -> None:
@@ -149,14 +135,6 @@ def _close(values: Sequence[object]) -> None:
     for value in values:
         if inspect.iscoroutine(value):
             value.close()
-
-
-def _fault(sample: int, error: BaseException) -> Fault:
-    """A Fault that names the error and the line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
-    what = str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}".rstrip(": ") + where
-    return Fault(cause=what, sample=sample, traceback="".join(traceback.format_exception(error)))
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -169,7 +147,7 @@ def read_values(name: str, values: Sequence[object], group: Group) -> list[Score
         try:
             rows.append(_read(name, value))
         except BaseException as error:  # noqa: BLE001 - a value of the user's own type may raise anything
-            return _fault(trajectory.key.sample, error)
+            return fault_of(trajectory.key.sample, error)
     return rows
 
 
