@@ -2,12 +2,13 @@
 
 PYTHON ?= python3
 VENV := .venv
+TRL := .venv-trl
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stretto-installed
 # Threads are set where they are used; this keeps libraries in test processes from spinning on each other's cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup quickstart seeds test test-all lint docs bench-driver bench-step clean
+.PHONY: help setup quickstart seeds test test-all lint docs bench-driver bench-step bench-trl clean
 
 help:
 	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
@@ -17,6 +18,7 @@ help:
 	@echo "make seeds         train the quickstart with seeds 0, 1, 2 and print the table"
 	@echo "make docs          write the generated pages of docs/"
 	@echo "make bench-driver  CPU time of the driver's loop without a model"
+	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm: the larger model)"
 	@echo "make bench-step    where the CPU time of a quickstart step goes"
 
 setup: $(STAMP)
@@ -57,5 +59,15 @@ bench-driver: setup
 bench-step: setup
 	$(BIN)/python benchmarks/step.py
 
+# TRL is installed apart, with the same torch and transformers.
+$(TRL)/.installed: benchmarks/trl/requirements.txt constraints.txt
+	$(PYTHON) -m venv $(TRL)
+	$(TRL)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(TRL)/bin/python -m pip install --quiet --constraint constraints.txt --requirement benchmarks/trl/requirements.txt
+	@touch $@
+
+bench-trl: setup $(TRL)/.installed
+	TRL_PYTHON=$(TRL)/bin/python $(BIN)/python benchmarks/trl/bench.py
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TRL) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
