@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from stretto.types import Batch, Column, Finish, Floats, Group, Ints, LossRef, Metrics, Span, UpdateReport
+from stretto.types import Batch, Column, Finish, Floats, Group, Ints, LossRef, Metrics, Prompt, Span, UpdateReport
 
 __all__ = [
     "ROLES",
@@ -278,6 +278,10 @@ class Tokenize(Protocol):
 
     def decode(self, token_ids: Ints) -> str:
         """The text of token ids, special tokens left out."""
+        ...
+
+    def ending(self, prompt: Prompt) -> Ints:
+        """What ends an answer to ``prompt``: of messages, what ends a turn by the chat template; of text, the eos."""
         ...
 
 

@@ -1,6 +1,7 @@
 """The built-in nodes as plain functions: masks by length, what each update is given, reports by Model."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from stretto.graph import dump_graph, load_graph
 from stretto.roles import Completion
 from stretto.runtime.graphs import main_graph
 from stretto.testing import make_batch, make_prompt
-from stretto.types import Column, Credit, Metric, Span, UpdateReport
+from stretto.types import Column, Credit, Message, Metric, Span, UpdateReport
 from stretto.workflows.builtin import WORKFLOWS
 from stretto.workflows.nodes import NODES, demonstrate, fit_values, logprobs, report, rollout, update_policy
 
@@ -26,6 +27,9 @@ class Tokens:
 
     def decode(self, token_ids: np.ndarray) -> str:
         return "".join(chr(i) for i in token_ids if i != self.eos_id)
+
+    def ending(self, prompt) -> np.ndarray:
+        return np.array([self.eos_id] if prompt.messages is None else [10, 3], np.int32)
 
 
 class Generator:
@@ -75,6 +79,10 @@ def test_demonstrations_end_with_eos_and_need_an_answer():
     assert trajectory.mask_T.tolist() == [0, 0, 0, 1, 1]
     assert trajectory.versions == ()
     prompt = make_prompt()
+    said = replace(prompt, messages=(Message(role="user", content="p"),))
+    (trajectory,) = asyncio.run(demonstrate(said, Tokens())).trajectories
+    assert trajectory.token_ids_T.tolist() == [1, 5, 6, 55, 10, 3]
+    assert trajectory.mask_T.tolist() == [0, 0, 0, 1, 1, 1]
     with pytest.raises(DataError, match="has no answer to demonstrate"):
         asyncio.run(demonstrate(type(prompt)(uid="u", text="", token_ids=prompt.token_ids), Tokens()))
 

@@ -8,14 +8,14 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, processors
 
+from stretto.data.templates import has_template, render
 from stretto.errors import DataError, nearest
 from stretto.types import Ints, Json, Message
 
@@ -42,9 +42,10 @@ _TOKENIZER_FILES = (
 class Tokenizer:
     """One tokenizer with its special ids.
 
-    ``eos_id`` ends a completion; ``stop_ids`` are all ids that do, ``eos_id`` first. ``vocab_size`` is the largest id
-    plus one. ``begins_with_bos``: prompts made of text begin with ``bos_id``. ``folder`` is where it was loaded from,
-    None for the built-in one.
+    ``eos_id`` ends a completion; ``stop_ids`` are all ids that do, ``eos_id`` first. ``turn_end``: what ends an
+    assistant's turn by the chat template, empty without one; its last id is a stop id too. ``vocab_size`` is the
+    largest id plus one. ``begins_with_bos``: prompts made of text begin with ``bos_id``. ``folder`` is where it was
+    loaded from, None for the built-in one.
     """
 
     eos_id: int
@@ -55,6 +56,7 @@ class Tokenizer:
     begins_with_bos: bool
     folder: Path | None
     backend: tokenizers.Tokenizer
+    turn_end: tuple[int, ...] = ()
 
     def encode(self, text: str) -> Ints:
         """Token ids of ``text``, int32 [T], no special tokens added.
@@ -75,15 +77,16 @@ class Tokenizer:
             # This is how the library refuses a str that UTF-8 cannot write.
             raise DataError(f"the text {text[:40]!a} is not valid Unicode. Repair or remove it.") from error
 
-    def decode(self, token_ids: Ints) -> str:
-        """The text of token ids, special tokens left out."""
-        return self.backend.decode(token_ids.tolist(), skip_special_tokens=True)
+    def decode(self, token_ids: Ints, *, specials: bool = False) -> str:
+        """The text of token ids, special tokens left out unless ``specials``."""
+        return self.backend.decode(token_ids.tolist(), skip_special_tokens=not specials)
 
     def encode_prompt(self, prompt: str | Sequence[Message]) -> Ints:
         """Token ids of a prompt, int32 [T].
 
         Text gets the bos the tokenizer asks for, unless it begins with one already. Messages are rendered by the
-        folder's chat template, up to where the assistant's answer begins; without a template that is a DataError.
+        folder's chat template, which writes its own bos if it wants one, up to where the assistant's answer begins;
+        without a template that is a DataError.
         """
         if not isinstance(prompt, str):
             return self.encode(self._render(prompt))
@@ -111,21 +114,7 @@ class Tokenizer:
                 f"the tokenizer of {BUILTIN} has no chat template, and a prompt came as messages. "
                 "Give prompts as text, or take a model with a chat template."
             )
-        chat = _chat_tokenizer(self.folder)
-        if not chat.chat_template:
-            raise DataError(
-                f"the tokenizer in {self.folder} has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json), and a prompt came as messages. Give prompts as text, or add the template."
-            )
-        turns = [{"role": message.role, "content": message.content} for message in messages]
-        try:
-            return str(chat.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-        except Exception as error:
-            # A template is a program of its own, which refuses messages as it likes.
-            raise DataError(
-                f"the chat template in {self.folder} refuses the messages of a prompt ({error}). "
-                "Give messages that it takes."
-            ) from error
+        return render(self.folder, messages)
 
 
 _BUILTIN_CONFIG: Mapping[str, object] = {
@@ -201,17 +190,19 @@ def _load_folder(folder: Path) -> Tokenizer:
             f"the tokenizer in {folder} has no end-of-sequence token: neither eos_token in tokenizer_config.json nor "
             "eos_token_id in generation_config.json or config.json. Set one of them."
         )
+    turn_end = _turn_end(folder, backend, stops) if has_template(folder) else ()
     bos_id = _first(named["bos"], declared, "bos_token_id")
     pad_id = _first(named["pad"], declared, "pad_token_id")
     return Tokenizer(
         eos_id=stops[0],
         pad_id=stops[0] if pad_id is None else pad_id,
         bos_id=bos_id,
-        stop_ids=stops,
+        stop_ids=tuple(dict.fromkeys((*stops, *turn_end[-1:]))),
         vocab_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
         begins_with_bos=bos_id is not None and _begins_with(backend, settings, bos_id),
         folder=folder,
         backend=backend,
+        turn_end=turn_end,
     )
 
 
@@ -274,18 +265,18 @@ def _begins_with(backend: tokenizers.Tokenizer, settings: Mapping[str, Json], bo
     return bool(ids) and ids[0] == bos_id
 
 
-@lru_cache(maxsize=4)
-def _chat_tokenizer(folder: Path) -> Any:
-    # Imported here: transformers takes seconds to import and loads torch, and only chat templates need it. Its
-    # classes carry no usable types.
-    import transformers
-
-    loader: Any = transformers.AutoTokenizer
+def _turn_end(folder: Path, backend: tokenizers.Tokenizer, stops: Sequence[int]) -> tuple[int, ...]:
+    """The ids from the end of an assistant's words to the first special token, that one included; none without one."""
+    turns = (Message(role="user", content="question"), Message(role="assistant", content="answer"))
     try:
-        return loader.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:
-        # Whatever is wrong in the folder, the library lets the error of the line that met it through.
-        raise DataError(
-            f"the tokenizer in {folder} cannot be loaded for its chat template ({type(error).__name__}: {error}). "
-            "Save it again with its library."
-        ) from error
+        text = render(folder, turns, answer=False)
+    except DataError:
+        # No template, or one that takes other conversations only: prompts of text work, messages meet the error.
+        return ()
+    ids = backend.encode(text, add_special_tokens=False).ids
+    read = [backend.decode(ids[:n], skip_special_tokens=False) for n in range(len(ids) + 1)]
+    said = len(read[-1]) - len(read[-1].rpartition("answer")[2])
+    start = next(n for n, text in enumerate(read) if len(text) >= said)
+    special = {index for index, token in backend.get_added_tokens_decoder().items() if token.special} | set(stops)
+    end = next((n for n in range(start, len(ids)) if ids[n] in special), None)
+    return () if end is None else tuple(ids[start : end + 1])

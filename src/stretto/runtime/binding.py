@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from stretto.data.seeds import Namespace, sample_seed
 from stretto.graph import NodeSpec
 from stretto.roles import Completion, Generate, Judge, Request, RolloutEngine, Sampling, Tokenize, TrainBackend, Want
-from stretto.types import Batch, Column, Ints, LossRef, UpdateReport, merge_metrics
+from stretto.types import Batch, Column, Ints, LossRef, Prompt, UpdateReport, merge_metrics
 
 __all__ = ["GroupBinding", "StepBinding", "TextTokenizer"]
 
@@ -20,6 +22,9 @@ class TextTokenizer(Protocol):
 
     @property
     def eos_id(self) -> int: ...
+
+    @property
+    def turn_end(self) -> tuple[int, ...]: ...
 
     def encode(self, text: str) -> Ints: ...
 
@@ -97,6 +102,10 @@ class _Tokenize:
 
     def decode(self, token_ids: Ints) -> str:
         return self.tokenizer.decode(token_ids)
+
+    def ending(self, prompt: Prompt) -> Ints:
+        ids = self.tokenizer.turn_end if prompt.messages is not None else ()
+        return np.array(ids or (self.eos_id,), np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,8 @@ async def rollout(prompt: Prompt, generate: Generate, tokens: Tokenize, *, n: in
 
 @node
 async def demonstrate(prompt: Prompt, tokens: Tokenize) -> Group:
-    """The prompt's own answer as a trajectory, to be imitated; its end-of-sequence token is trained as well."""
+    """The prompt's own answer as a trajectory, to be imitated; what ends it is trained as well: the tokens that end a
+    turn by the chat template if the prompt is messages, else the end-of-sequence token."""
     answer = prompt.data.get("answer")
     if answer is None:
         raise DataError(
@@ -67,7 +68,7 @@ async def demonstrate(prompt: Prompt, tokens: Tokenize) -> Group:
             "(prompts.answer names the key in a file)."
         )
     text = str(answer)
-    written = np.append(tokens.encode(text), np.int32(tokens.eos_id)).astype(np.int32)
+    written = np.concatenate([tokens.encode(text), tokens.ending(prompt)])
     trajectory = Trajectory(
         key=Key(tokens.draw, 0),
         token_ids_T=np.concatenate([prompt.token_ids, written]),
