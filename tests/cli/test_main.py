@@ -22,7 +22,7 @@ def run(capsys, *arguments):
 def test_help_shows_every_command_with_an_example(capsys):
     status, out, _ = run(capsys, "--help")
     assert status == 0
-    for command in ("train", "check", "graph", "resume", "eval", "runs"):
+    for command in ("new", "train", "check", "graph", "resume", "eval", "runs"):
         assert command in out
         status, text, _ = run(capsys, command, "--help")
         assert status == 0

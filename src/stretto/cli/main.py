@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import stretto
-from stretto.cli import commands, runs
+from stretto.cli import commands, new, runs
 from stretto.errors import Interrupted, StrettoError
 
 __all__ = ["app", "exit_status", "main"]
@@ -55,6 +55,7 @@ def options(
     """
 
 
+new.register(app)
 commands.register(app)
 runs.register(app)
 
