@@ -52,17 +52,20 @@ MemoryLevel = Literal["awake", "kv_released", "weights_released"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 cut nothing.
+    """How tokens are drawn. ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 cut nothing.
 
-    Log-probs are of the distribution sampled from (after temperature, top-k and top-p); greedy ones are of the
-    distribution at temperature 1.
+    They cut in this order: temperature, top-k, top-p, min-p. Log-probs are of the distribution sampled from, after all
+    of them; greedy ones are of the distribution at temperature 1. A row ends with a token of ``stop_ids``, and with the
+    token after which the text of its new tokens contains one of ``stop``.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     max_tokens: int = 16
     stop_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,13 +84,22 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Completion:
-    """One finished completion: the new tokens only (a stop token is included), with their sampler log-probs."""
+    """One finished completion: the new tokens only, with their sampler log-probs.
+
+    The stop token is among them, and so are all tokens of a stop string: the policy wrote them. ``stop`` is the stop
+    string that ended it, None if something else did.
+    """
 
     index: int
     token_ids_T: Ints
     logprobs_T: Floats
     versions: tuple[Span, ...]
     finish: Finish
+    stop: str | None = None
+
+    def cut(self, text: str) -> str:
+        """``text``, the decoded tokens, up to the stop string that ended them; whole if none did."""
+        return text if self.stop is None else text.partition(self.stop)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

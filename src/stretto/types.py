@@ -48,7 +48,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Masks: TypeAlias = NDArray[np.uint8]
 
 Finish = Literal["stop", "length", "env", "aborted"]
-"""Why a trajectory ended: a stop token, the token budget, its environment, or an abort."""
+"""Why a trajectory ended: a stop token or string, the token budget, its environment, or an abort."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -96,6 +96,7 @@ class Trajectory:
     token_ids_T: prompt and completion, int32. mask_T: 1 where the policy wrote the token, uint8. logprobs_T: float32
     log-prob of each written token under the distribution it was sampled from, 0 where ``mask_T`` is 0 (and everywhere
     for demonstrations). ``versions`` covers the masked tokens in order. ``reward`` is None until it has been judged.
+    Where a stop string ended it, that is ``info["stop"]``: its tokens are in the row, and ``text`` ends before it.
     """
 
     key: Key

@@ -253,7 +253,12 @@ def test_the_default_type_counts_when_none_is_written():
         ("prompts.type=jsonl", "prompts.path is missing"),
         ("schedule.max_staleness=2", "it must be 0 or 1"),
         ("engine.threads=2", "schedule.deterministic=true needs engine.threads=1, got 2"),
-        ("sampling.top_k=3", "Set sampling.top_k=0 and top_p=1."),
+        ("sampling.top_k=3", "Set sampling.top_k=0 and top_p=1 and min_p=0"),  # pitfall 17
+        ("sampling.top_p=0.9", "Set sampling.top_k=0 and top_p=1 and min_p=0"),
+        ("sampling.min_p=0.1", "sampling.top_k=0, top_p=1.0, min_p=0.1 cut the distribution that is sampled from"),
+        ("sampling.stop=['']", "sampling.stop has an empty text"),
+        ("sampling.stop=['\ufffd']", "U+FFFD stands for bytes"),
+        ("sampling.stop=now", "sampling.stop=now cannot be used: it must be a list of texts."),
         ("prompts.held_out=0", "Set prompts.held_out=0.2"),
         ("save.keep_best=held_out/acuracy", "Did you mean 'held_out/accuracy'?"),
         (

@@ -154,6 +154,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _kind(member: Any) -> str:
+    if get_origin(member) is tuple and get_args(member) == (str, ...):
+        return "a list of texts"
     if get_origin(member) is tuple:
         return f"a list of {len(get_args(member))} numbers"
     if get_origin(member) is dict:

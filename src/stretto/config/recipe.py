@@ -77,11 +77,11 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _same_support(self) -> "Recipe":
         s = self.sampling
-        if self.algorithm.type != "sft" and (s.top_k != 0 or s.top_p != 1.0):
+        if self.algorithm.type != "sft" and (s.top_k != 0 or s.top_p != 1.0 or s.min_p != 0.0):
             raise ValueError(
-                f"sampling.top_k={s.top_k}, top_p={s.top_p} cut the distribution that is sampled from, and the "
-                "trainer's log-probs are over the whole vocabulary, so probability ratios would be wrong. "
-                "Set sampling.top_k=0 and top_p=1."
+                f"sampling.top_k={s.top_k}, top_p={s.top_p}, min_p={s.min_p} cut the distribution that is sampled "
+                "from, and the trainer's log-probs are over the whole vocabulary, so probability ratios would be "
+                "wrong. Set sampling.top_k=0 and top_p=1 and min_p=0; evaluate.top_p and its like cut evaluations."
             )
         return self
 

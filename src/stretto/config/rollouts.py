@@ -1,12 +1,25 @@
 """How rollouts are made: sampling, and the engine (a union on ``type``)."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stretto.config.base import Section
 
-__all__ = ["Engine", "FakeEngineConfig", "NativeEngineConfig", "SamplingConfig"]
+__all__ = ["Engine", "FakeEngineConfig", "NativeEngineConfig", "SamplingConfig", "check_stops"]
+
+
+def check_stops(key: str, stops: Sequence[str]) -> None:
+    """Raises ValueError for a stop string that would end every completion, or that no decoder ever writes."""
+    if not all(stops):
+        raise ValueError(f"{key} has an empty text, which would end every completion at once. Leave it out.")
+    strange = next((stop for stop in stops if "\ufffd" in stop), None)
+    if strange is not None:
+        raise ValueError(
+            f"{key} has {strange!r}: U+FFFD stands for bytes that are no character yet, and is not looked for. "
+            "Give text that the policy can write."
+        )
 
 
 class SamplingConfig(Section):
@@ -22,8 +35,17 @@ class SamplingConfig(Section):
     """Keep the k likeliest tokens; 0 keeps all."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Keep the likeliest tokens up to this mass; 1 keeps all."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Keep tokens at least this many times as likely as the likeliest; 0 keeps all."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion; the text is cut before them, their tokens are trained."""
     deadline_s: float = Field(default=600.0, gt=0)
     """Seconds one group's completions may take before the run fails, naming them."""
+
+    @model_validator(mode="after")
+    def _stops_are_texts(self) -> "SamplingConfig":
+        check_stops("sampling.stop", self.stop)
+        return self
 
 
 class NativeEngineConfig(Section):

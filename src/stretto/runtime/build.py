@@ -93,8 +93,10 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         temperature=s.temperature,
         top_k=s.top_k,
         top_p=s.top_p,
+        min_p=s.min_p,
         max_tokens=s.max_tokens,
         stop_ids=tokenizer.stop_ids,
+        stop=s.stop,
     )
     phases = [main_phase(recipe, graphs[-1], train, sampling)]
     if recipe.warmup is not None:
@@ -106,7 +108,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         train=train,
         held_out=held_out,
         reward=reward,
-        greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids),
+        greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids, stop=s.stop),
     )
     max_len_of(job)
     _check_vocabulary(job)
@@ -230,4 +232,5 @@ def _open_engine(job: Job) -> RolloutEngine:
         dtype=e.dtype,
         device=e.device,
         threads=e.threads,
+        decode=job.tokenizer.decode,
     )

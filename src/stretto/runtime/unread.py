@@ -26,7 +26,7 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
     if recipe.critic.model_fields_set and not any(model == "critic" for model, _ in roles):
         yield "critic.lr", "no workflow of the run has a critic. Remove it, or use algorithm.type=ppo."
     if not any(kind == "generate" for _, kind in roles):
-        for key in sorted(recipe.sampling.model_fields_set & {"n", "temperature", "top_k", "top_p"}):
+        for key in sorted(recipe.sampling.model_fields_set & {"n", "temperature", "top_k", "top_p", "min_p"}):
             yield f"sampling.{key}", "no workflow of the run samples (evaluation is greedy). Remove it."
     reward = recipe.reward
     given = reward.model_fields_set

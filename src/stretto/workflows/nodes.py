@@ -60,7 +60,10 @@ async def rollout(prompt: Prompt, generate: Generate, tokens: Tokenize, *, n: in
 @node
 async def demonstrate(prompt: Prompt, tokens: Tokenize) -> Group:
     """The prompt's own answer as a trajectory, to be imitated; what ends it is trained as well: the tokens that end a
-    turn by the chat template if the prompt is messages, else the end-of-sequence token."""
+    turn by the chat template if the prompt is messages, else the end-of-sequence token.
+
+    Stop strings end what is sampled, not what is demonstrated: an answer that has one in it is imitated whole.
+    """
     answer = prompt.data.get("answer")
     if answer is None:
         raise DataError(
@@ -210,8 +213,9 @@ def _attempt(prompt: Prompt, completion: Completion, key: Key, temperature: floa
         logprobs_T=logprobs_T,
         versions=completion.versions,
         finish=completion.finish,
-        text=tokens.decode(written),
+        text=completion.cut(tokens.decode(written)),
         temperature=temperature,
+        info={} if completion.stop is None else {"stop": completion.stop},
     )
 
 

@@ -89,6 +89,10 @@ def test_completions_stream_as_they_finish(llama):
         ({"top_k": -1}, "top_k -1"),
         ({"top_p": 0.0}, r"top_p 0\.0"),
         ({"top_p": 1.5}, r"top_p 1\.5"),
+        ({"min_p": -0.1}, r"min_p -0\.1"),
+        ({"min_p": 1.5}, r"min_p 1\.5"),
+        ({"stop": ("\n", "")}, "has an empty stop string"),
+        ({"stop": ("\n",)}, "has stop strings, and the engine was made without decode="),
     ],
 )
 def test_what_cannot_be_generated_is_refused_with_the_numbers(llama, collect, change, words):  # pitfall 26

@@ -41,6 +41,7 @@ def _scored(model, prompt, completion, sampling):
             ordered, order = row.sort(descending=True)
             share = ordered.softmax(-1).double()
             row[order[(share.cumsum(-1) - share) >= sampling.top_p]] = float("-inf")
+        row[row.softmax(-1) < sampling.min_p * row.softmax(-1).max()] = float("-inf")
     return logits.log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0].numpy()
 
 
@@ -50,8 +51,9 @@ def _scored(model, prompt, completion, sampling):
         Sampling(temperature=1.0, max_tokens=32),
         Sampling(temperature=0.7, max_tokens=32),
         Sampling(temperature=1.3, top_k=7, top_p=0.9, max_tokens=16),
+        Sampling(temperature=1.3, min_p=0.2, max_tokens=16),
     ],
-    ids=["t1", "t0.7", "top"],
+    ids=["t1", "t0.7", "top", "min_p"],
 )
 def test_logprobs_are_those_of_a_teacher_forced_forward(tiny, sampling, collect):  # pitfall 17, pitfall 18
     requests = _requests(20, sampling)

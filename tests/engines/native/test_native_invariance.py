@@ -16,7 +16,12 @@ SAMPLINGS = [
     Sampling(max_tokens=20, temperature=0.7),
     Sampling(max_tokens=6, temperature=0.0),
     Sampling(max_tokens=14, temperature=1.2, top_k=11, top_p=0.9),
+    Sampling(max_tokens=17, temperature=1.2, min_p=0.02, stop=("7", "31", "4 4")),
 ]
+
+
+def _decode(token_ids):
+    return " ".join(map(str, token_ids.tolist()))
 
 
 def _requests(rng, count):
@@ -32,7 +37,7 @@ def _requests(rng, count):
 
 
 def _bits(completion):
-    return (completion.token_ids_T.tobytes(), completion.logprobs_T.tobytes(), completion.finish)
+    return (completion.token_ids_T.tobytes(), completion.logprobs_T.tobytes(), completion.finish, completion.stop)
 
 
 async def _alone(engine, requests, collect):
@@ -61,12 +66,12 @@ def test_same_bits_in_any_schedule(tiny, collect):  # pitfall 22
     async def main():
         rng = np.random.default_rng(7)
         requests = _requests(rng, 24)
-        engine = await tiny.engine(slots=5)
+        engine = await tiny.engine(slots=5, decode=_decode)
         alone = await _alone(engine, requests, collect)
         await engine.close()
         compared = 0
         for slots, max_len in [(1, 100), (2, 128), (3, 200), (8, 100), (13, 320), (32, 110), (64, 512)]:
-            engine = await tiny.engine(slots=slots, max_len=max_len)
+            engine = await tiny.engine(slots=slots, max_len=max_len, decode=_decode)
             for _ in range(2):
                 for key, bits in (await _schedule(engine, requests, rng, collect)).items():
                     assert bits == alone[key], (key, slots, max_len)

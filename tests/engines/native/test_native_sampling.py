@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from stretto.engines.native.sampling import Draws, draw_tokens, uniforms
 
 
-def _draws(rows, temperature=1.0, top_k=0, top_p=1.0, uniform=None):
+def _draws(rows, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, uniform=None):
     return Draws(
         temperature_R=np.full(rows, temperature, np.float32),
         top_k_R=np.full(rows, top_k, np.int64),
         top_p_R=np.full(rows, top_p, np.float64),
+        min_p_R=np.full(rows, min_p, np.float64),
         uniform_R=np.asarray(uniform if uniform is not None else np.linspace(0, 1, rows, endpoint=False)),
     )
 
 
-def _by_hand(logits, temperature, top_k, top_p):
+def _by_hand(logits, temperature, top_k, top_p, min_p):
     """The distribution, in float64, one token at a time."""
     scaled = logits.astype(np.float64) / temperature
     order = sorted(range(len(scaled)), key=lambda i: (-scaled[i], i))
@@ -33,7 +34,8 @@ def _by_hand(logits, temperature, top_k, top_p):
         mass += share
     probs = np.zeros(len(scaled))
     probs[support] = weight[: len(support)] / mass
-    return probs
+    probs[probs < min_p * probs.max() * (1 - 1e-12)] = 0
+    return probs / probs.sum()
 
 
 def test_splitmix64_is_that_of_its_paper():
@@ -75,14 +77,26 @@ def test_tokens_and_logprobs_are_those_of_the_distribution_by_hand(data):
     temperature = data.draw(st.sampled_from([0.3, 0.7, 1.0, 1.7]))
     top_k = data.draw(st.integers(0, vocab + 1))
     top_p = data.draw(st.sampled_from([0.05, 0.33, 0.61, 0.93, 1.0]))
+    min_p = data.draw(st.sampled_from([0.0, 0.04, 0.3, 0.77, 1.0]))
     rows = 64
-    draws = _draws(rows, temperature, top_k, top_p)
+    draws = _draws(rows, temperature, top_k, top_p, min_p)
     tokens, logprobs = draw_tokens(torch.from_numpy(logits).expand(rows, vocab).contiguous(), draws)
-    probs = _by_hand(logits, temperature, top_k, top_p)
+    probs = _by_hand(logits, temperature, top_k, top_p, min_p)
     assert (probs[tokens] > 0).all()
     np.testing.assert_allclose(logprobs, np.log(probs[tokens]), atol=2e-6)
     # 64 evenly spaced uniforms through the inverse distribution function: every token gets its share, to one.
     assert (np.abs(np.bincount(tokens, minlength=vocab) - rows * probs) <= 1.001).all()
+
+
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest():
+    # Probabilities 0.5, 0.25, 0.15, 0.1: with min_p 0.3 the bar is 0.15 (arXiv:2407.01082, eq. 2), and 0.1 falls out.
+    probs = torch.tensor([[0.5, 0.25, 0.15001, 0.09999]], dtype=torch.float64)
+    logits = probs.log().float().expand(90, 4).contiguous()
+    tokens, logprobs = draw_tokens(logits, _draws(90, min_p=0.3))
+    assert np.bincount(tokens, minlength=4).tolist() == [50, 25, 15, 0]
+    np.testing.assert_allclose(np.exp(logprobs), np.array([0.5, 0.25, 0.15001])[tokens] / 0.90001, rtol=1e-5)
+    only, zero = draw_tokens(logits, _draws(90, min_p=1.0))
+    assert (only == 0).all() and (zero == 0).all()
 
 
 def test_ties_go_to_the_lower_id_and_greedy_reports_temperature_one():
@@ -111,6 +125,7 @@ def test_rows_do_not_see_each_other(vocab):
         temperature_R=rng.choice([0, 0.7, 1.0, 1.3], rows).astype(np.float32),
         top_k_R=rng.choice([0, 0, 5], rows).astype(np.int64),
         top_p_R=rng.choice([1.0, 1.0, 0.8], rows),
+        min_p_R=rng.choice([0.0, 0.0, 0.1], rows),
         uniform_R=rng.random(rows),
     )
     tokens, logprobs = draw_tokens(logits, draws)
@@ -120,6 +135,7 @@ def test_rows_do_not_see_each_other(vocab):
             temperature_R=draws.temperature_R[some],
             top_k_R=draws.top_k_R[some],
             top_p_R=draws.top_p_R[some],
+            min_p_R=draws.min_p_R[some],
             uniform_R=draws.uniform_R[some],
         )
         again_tokens, again_logprobs = draw_tokens(logits[torch.from_numpy(some)], part)

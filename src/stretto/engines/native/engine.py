@@ -24,10 +24,11 @@ from stretto.engines.native.jobs import Failure, Job
 from stretto.engines.native.probe import probe_invariance
 from stretto.engines.native.scheduler import Scheduler
 from stretto.engines.native.spec import ModelSpec
+from stretto.engines.native.stopping import Decode
 from stretto.engines.native.thread import EngineThread
 from stretto.engines.native.weights import Weights, WeightWindow
 from stretto.errors import ConfigError, DataError, EngineError, nearest
-from stretto.roles import Completion, EngineStatus, MemoryLevel, Request, WeightSink
+from stretto.roles import Completion, EngineStatus, MemoryLevel, Request, Sampling, WeightSink
 from stretto.types import Json
 
 __all__ = ["NativeEngine"]
@@ -40,6 +41,7 @@ class NativeEngine:
 
     hf_config: the model's ``config.json``. slots: sequences decoded at the same time. max_len: longest prompt and
     completion together, in tokens. dtype: ``float32`` or ``bfloat16``. threads: intra-op threads of the engine thread.
+    decode: token ids to text without special tokens, called on the engine thread; requests with stop strings need it.
 
     It holds no weights, and refuses requests, until the first ``update_weights`` window has closed. With one thread the
     bits of a request (tokens and log-probs) do not depend on what else runs; ``probe_invariance`` checks that.
@@ -55,7 +57,9 @@ class NativeEngine:
         dtype: str = "float32",
         device: str = "cpu",
         threads: int = 1,
+        decode: Decode | None = None,
     ) -> None:
+        self._decode = decode
         self._spec = ModelSpec.from_config(hf_config)
         self._slots = slots
         self._max_len = max_len
@@ -75,7 +79,12 @@ class NativeEngine:
             reason = str(error).splitlines()[0].rstrip(".")
             raise ConfigError(f"engine.device={device!r} cannot be used: {reason}. Set engine.device=cpu.") from error
         self._scheduler = Scheduler(
-            self._spec, num_slots=slots, max_len=max_len, dtype=_DTYPES[dtype], device=torch.device(device)
+            self._spec,
+            num_slots=slots,
+            max_len=max_len,
+            dtype=_DTYPES[dtype],
+            device=torch.device(device),
+            decode=decode,
         )
         self._thread = EngineThread(self._scheduler, threads=threads)
         self._pending: dict[str, Job] = {}
@@ -231,7 +240,19 @@ class NativeEngine:
             problem = f"has max_tokens {sampling.max_tokens}: it must be at least 1"
         elif not 0 <= sampling.temperature < float("inf"):
             problem = f"has temperature {sampling.temperature}: it must be 0 (greedy) or above"
-        elif sampling.top_k < 0 or not 0 < sampling.top_p <= 1:
-            problem = f"has top_k {sampling.top_k} and top_p {sampling.top_p}: top_k is at least 0, top_p in (0, 1]"
+        else:
+            problem = self._sampling_problem(sampling)
         if problem:
             raise DataError(f"Request {request.id!r} {problem}.")
+
+    def _sampling_problem(self, sampling: Sampling) -> str | None:
+        if sampling.top_k < 0 or not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1:
+            return (
+                f"has top_k {sampling.top_k}, top_p {sampling.top_p} and min_p {sampling.min_p}: top_k is at least 0, "
+                "top_p in (0, 1], min_p in [0, 1]"
+            )
+        if not all(sampling.stop):
+            return "has an empty stop string, which would end every completion at once: leave it out"
+        if sampling.stop and self._decode is None:
+            return "has stop strings, and the engine was made without decode=, so it cannot see text: give it one"
+        return None

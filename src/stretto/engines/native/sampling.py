@@ -1,4 +1,4 @@
-"""Drawing one token per row from logits. Owns the random numbers, the support (top-k, top-p) and the log-probs.
+"""Drawing one token per row from logits. Owns the random numbers, the support and the log-probs.
 
 Random numbers are counted, not generated: the uniform of a token is a function of its request's seed and its place in
 the completion, so it does not depend on company, order or slot, and there is no generator to save.
@@ -19,11 +19,13 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draws:
-    """How each of R rows is drawn: temperature (0 greedy), top_k (0 all), top_p (1 all), and its uniform in [0, 1)."""
+    """How each of R rows is drawn: temperature (0 greedy), top_k (0 all), top_p (1 all), min_p (0 all), and its uniform
+    in [0, 1)."""
 
     temperature_R: NDArray[np.float32]
     top_k_R: NDArray[np.int64]
     top_p_R: NDArray[np.float64]
+    min_p_R: NDArray[np.float64]
     uniform_R: NDArray[np.float64]
 
 
@@ -48,22 +50,26 @@ def draw_tokens(logits: torch.Tensor, draws: Draws) -> tuple[NDArray[np.int64], 
     """One token per row of ``logits`` [R, V] (float32) and its log-prob, [R] each.
 
     The distribution is softmax(logits / temperature), cut to the ``top_k`` likeliest tokens, of these to the fewest
-    likeliest whose mass reaches ``top_p`` (nucleus sampling, Holtzman et al. 2020, arXiv:1904.09751), renormalised;
-    the log-prob is of that distribution. Among equal logits the lower token id counts as likelier. A token is the first
-    whose cumulative probability, in id order, exceeds the uniform. Greedy rows take the likeliest token and report its
-    log-prob at temperature 1. Rows with logits that are not finite report a log-prob that is not finite.
+    likeliest whose mass reaches ``top_p`` (nucleus sampling, Holtzman et al. 2020, arXiv:1904.09751), of these to the
+    ones at least ``min_p`` times as likely as the likeliest (Nguyen et al. 2024, arXiv:2407.01082, eq. 2-3),
+    renormalised; the log-prob is of that distribution. Ratios to the likeliest token do not change by renormalising, so
+    min-p keeps the same tokens wherever it comes in the order. Among equal logits the lower token id counts as
+    likelier. A token is the first whose cumulative probability, in id order, exceeds the uniform. Greedy rows take the
+    likeliest token and report its log-prob at temperature 1. Rows with logits that are not finite report a log-prob
+    that is not finite.
     """
     device = logits.device
     greedy = draws.temperature_R == 0
     if not (draws.temperature_R == 1).all():
         scale = np.where(greedy, np.float32(1), draws.temperature_R)
         logits = logits / torch.from_numpy(scale).to(device)[:, None]
-    cut = np.flatnonzero(~greedy & ((draws.top_k_R > 0) | (draws.top_p_R < 1)))
+    cut = np.flatnonzero(~greedy & ((draws.top_k_R > 0) | (draws.top_p_R < 1) | (draws.min_p_R > 0)))
     if len(cut):
         rows = torch.from_numpy(cut).to(device)
         top_k = torch.from_numpy(draws.top_k_R[cut]).to(device)
         top_p = torch.from_numpy(draws.top_p_R[cut]).to(device)
-        logits = logits.index_copy(0, rows, _restricted(logits[rows], top_k, top_p))
+        min_p = torch.from_numpy(draws.min_p_R[cut]).to(device)
+        logits = logits.index_copy(0, rows, _restricted(logits[rows], top_k, top_p, min_p))
     logprobs = logits.log_softmax(dim=-1)
     if greedy.all():
         tokens = logits.argmax(dim=-1)
@@ -88,7 +94,7 @@ def _inverse_cdf(logprobs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     return tokens.clamp_(max=logprobs.shape[1] - 1)
 
 
-def _restricted(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+def _restricted(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
     """Logits with -inf outside the support. Rows are sorted stably, so that ties go to the lower id."""
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     size = logits.shape[1]
@@ -99,4 +105,6 @@ def _restricted(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) 
     mass_before = probs.cumsum(dim=-1) - probs
     outside = (mass_before >= top_p[:, None]) & (top_p[:, None] < 1) & (rank > 0)
     ordered = ordered.masked_fill(outside, float("-inf"))
+    behind = ordered.double() - ordered[:, :1].double()  # log of the ratio to the likeliest
+    ordered = ordered.masked_fill(behind < min_p.log()[:, None], float("-inf"))  # the log of 0 keeps all
     return torch.full_like(logits, float("-inf")).scatter(1, order, ordered)

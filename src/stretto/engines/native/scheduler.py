@@ -22,6 +22,7 @@ from stretto.engines.native.prefill import Prefill, padded_length
 from stretto.engines.native.sampling import draw_tokens
 from stretto.engines.native.slots import Slots
 from stretto.engines.native.spec import ModelSpec
+from stretto.engines.native.stopping import Decode
 from stretto.engines.native.weights import Weights
 from stretto.errors import EngineError, StrettoError, TrainError
 from stretto.roles import Completion, MemoryLevel
@@ -36,7 +37,14 @@ class Scheduler:
     """The state of the engine. Other threads read ``version``, ``healthy``, ``memory`` and the counters only."""
 
     def __init__(
-        self, spec: ModelSpec, *, num_slots: int, max_len: int, dtype: torch.dtype, device: torch.device
+        self,
+        spec: ModelSpec,
+        *,
+        num_slots: int,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        decode: Decode | None = None,
     ) -> None:
         self.version = -1
         self.memory: MemoryLevel = "awake"
@@ -49,7 +57,7 @@ class Scheduler:
         self._length = round_up(max_len, KEYS)
         self._refill_at = max(1, num_slots // 16)
         self._decoder = Decoder(spec, self._length, dtype, device)
-        self._slots = Slots(self._rows, max_len)
+        self._slots = Slots(self._rows, max_len, decode)
         self._cache: KVCache | None = None
         self._prefill: Prefill | None = None
         self._weights: Weights | None = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from stretto.engines.native.jobs import Job
 from stretto.engines.native.sampling import Draws, uniforms
+from stretto.engines.native.stopping import Decode, StopWatch
 from stretto.roles import Completion
 from stretto.types import Finish, Span
 
@@ -30,10 +31,11 @@ class Moves:
 
 
 class Slots:
-    """Columns over ``rows`` slots for sequences of at most ``max_len`` tokens."""
+    """Columns over ``rows`` slots for sequences of at most ``max_len`` tokens. Stop strings need ``decode``."""
 
-    def __init__(self, rows: int, max_len: int) -> None:
+    def __init__(self, rows: int, max_len: int, decode: Decode | None = None) -> None:
         self.active = 0
+        self._decode = decode
         self.token = np.zeros(rows, np.int64)
         self.position = np.zeros(rows, np.int64)
         self._made = np.zeros(rows, np.int64)
@@ -42,6 +44,7 @@ class Slots:
         self._temperature = np.ones(rows, np.float32)
         self._top_k = np.zeros(rows, np.int64)
         self._top_p = np.ones(rows, np.float64)
+        self._min_p = np.zeros(rows, np.float64)
         self._stop_ids = np.full((rows, 4), _NO_TOKEN, np.int64)
         self._span_start = np.zeros(rows, np.int64)
         self._tokens = np.zeros((rows, max_len), np.int32)
@@ -49,11 +52,15 @@ class Slots:
         self._jobs: list[Job] = []
         self._samples: list[int] = []
         self._spans: list[tuple[Span, ...]] = []
+        self._watches: list[StopWatch | None] = []
+        self._stops: list[str | None] = []
+        self._num_watched = 0
 
     def clear(self) -> None:
         """Drop every sequence."""
         self.active = 0
-        self._jobs, self._samples, self._spans = [], [], []
+        self._jobs, self._samples, self._spans, self._watches, self._stops = [], [], [], [], []
+        self._num_watched = 0
 
     def add(self, job: Job, samples: Sequence[int]) -> slice:
         """Give each sample of a job the next free row, at the end of its prompt; returns the rows."""
@@ -66,6 +73,7 @@ class Slots:
         self._temperature[rows] = sampling.temperature
         self._top_k[rows] = sampling.top_k
         self._top_p[rows] = sampling.top_p
+        self._min_p[rows] = sampling.min_p
         self._seed[rows] = np.array([job.request.seeds[s] % 2**64 for s in samples], np.uint64)
         stops = sampling.stop_ids
         if len(stops) > self._stop_ids.shape[1]:
@@ -76,6 +84,9 @@ class Slots:
         self._jobs += [job] * len(samples)
         self._samples += samples
         self._spans += [()] * len(samples)
+        self._watches += [self._watch(sampling.stop) for _ in samples]
+        self._stops += [None] * len(samples)
+        self._num_watched += len(samples) if sampling.stop else 0
         self.active = rows.stop
         return rows
 
@@ -85,21 +96,29 @@ class Slots:
             temperature_R=self._temperature[rows],
             top_k_R=self._top_k[rows],
             top_p_R=self._top_p[rows],
+            min_p_R=self._min_p[rows],
             uniform_R=uniforms(self._seed[rows], self._made[rows]),
         )
 
     def record(self, rows: slice, tokens: NDArray[np.int64], logprobs: NDArray[np.float32]) -> None:
-        """Write the drawn token of each row."""
+        """Write the drawn token of each row, and look for its stop strings."""
         index = np.arange(rows.start, rows.stop)
         self._tokens[index, self._made[rows]] = tokens
         self._logprobs[index, self._made[rows]] = logprobs
         self.token[rows] = tokens
         self._made[rows] += 1
+        if self._num_watched:
+            for row in range(rows.start, rows.stop):
+                watch = self._watches[row]
+                if watch is not None:
+                    self._stops[row] = watch.see(self._tokens[row, : self._made[row]])
 
     def finished(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Rows that have ended, ascending, and whether each ended by a stop token."""
+        """Rows that have ended, ascending, and whether each ended by a stop token or string."""
         rows = slice(0, self.active)
         stopped = (self.token[rows, None] == self._stop_ids[rows]).any(axis=1)
+        if self._num_watched:
+            stopped |= np.array([stop is not None for stop in self._stops], np.bool_)
         ended = np.flatnonzero(stopped | (self._made[rows] >= self._max_tokens[rows]))
         return ended, stopped[ended]
 
@@ -123,6 +142,7 @@ class Slots:
             logprobs_T=self._logprobs[row, :made].copy(),
             versions=spans,
             finish=finish,
+            stop=self._stops[row],
         )
 
     def end_version(self, version: int) -> None:
@@ -144,14 +164,23 @@ class Slots:
                 column[target] = column[source]
             for old, new in zip(source.tolist(), target.tolist(), strict=True):
                 self._jobs[new], self._samples[new] = self._jobs[old], self._samples[old]
-                self._spans[new] = self._spans[old]
-        del self._jobs[left:], self._samples[left:], self._spans[left:]
+                self._spans[new], self._watches[new] = self._spans[old], self._watches[old]
+                self._stops[new] = self._stops[old]
+        del self._jobs[left:], self._samples[left:], self._spans[left:], self._watches[left:], self._stops[left:]
+        if self._num_watched:
+            self._num_watched = sum(watch is not None for watch in self._watches)
         # Padding rows run along with the active ones: let them read little and sort nothing.
         freed = slice(left, self.active)
         self.token[freed], self.position[freed] = 0, 0
-        self._temperature[freed], self._top_k[freed], self._top_p[freed] = 1, 0, 1
+        self._temperature[freed], self._top_k[freed], self._top_p[freed], self._min_p[freed] = 1, 0, 1, 0
         self.active = left
         return Moves(source=source, target=target, length=length)
+
+    def _watch(self, stops: Sequence[str]) -> StopWatch | None:
+        if not stops:
+            return None
+        assert self._decode is not None, "a request with stop strings was let through"
+        return StopWatch(self._decode, stops)
 
     def _columns(self) -> tuple[NDArray[np.generic], ...]:
         return (
@@ -163,6 +192,7 @@ class Slots:
             self._temperature,
             self._top_k,
             self._top_p,
+            self._min_p,
             self._stop_ids,
             self._span_start,
             self._tokens,
