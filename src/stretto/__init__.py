@@ -1,8 +1,8 @@
 """Stretto post-trains language models with reinforcement learning, from a laptop CPU to a cluster.
 
-What a program needs, under one name: ``train`` and ``resume`` start runs, ``node`` and ``workflow`` say what a step
-does, and the rest are the types that rewards and nodes are annotated with. Everything is imported when it is first
-used, so that ``import stretto`` stays quick and loads no torch.
+What a program needs, under one name: ``train`` and ``resume`` start runs, ``session`` opens the parts of one for a loop
+of your own, ``node`` and ``workflow`` say what a step does, and the rest are the types that rewards and nodes are
+annotated with. Everything is imported when it is first used, so that ``import stretto`` stays quick and loads no torch.
 
 Example::
 
@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stretto.api.session import Session, session
     from stretto.api.training import Run, resume, train
     from stretto.errors import StrettoError
     from stretto.graph import node, workflow
@@ -53,6 +54,7 @@ __all__ = [
     "Prompt",
     "Run",
     "Score",
+    "Session",
     "StepReport",
     "StrettoError",
     "Tokenize",
@@ -62,6 +64,7 @@ __all__ = [
     "__version__",
     "node",
     "resume",
+    "session",
     "train",
     "workflow",
 ]
@@ -80,6 +83,7 @@ _HOMES = {
     "Prompt": "stretto.types",
     "Run": "stretto.api.training",
     "Score": "stretto.roles",
+    "Session": "stretto.api.session",
     "StepReport": "stretto.types",
     "StrettoError": "stretto.errors",
     "Tokenize": "stretto.roles",
@@ -88,6 +92,7 @@ _HOMES = {
     "UpdateReport": "stretto.types",
     "node": "stretto.graph",
     "resume": "stretto.api.training",
+    "session": "stretto.api.session",
     "train": "stretto.api.training",
     "workflow": "stretto.graph",
 }

@@ -7,7 +7,7 @@ row). Entry ``t`` speaks of *writing token t*: ``logprobs_T[t]`` is ``log p(toke
 ``values_T[t]`` the value of the state in which token ``t`` is about to be written. Entry 0 is therefore always 0.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -260,10 +260,14 @@ class Credit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossRef:
-    """A loss by name (built in, or ``module:function``) with its settings."""
+    """A loss by name (built in, or ``module:function``) with its settings.
+
+    ``function``: the loss itself, where it exists only in this process; ``use`` is then its name for messages.
+    """
 
     use: str
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+    function: Callable[..., object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

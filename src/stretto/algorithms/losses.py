@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -92,8 +92,8 @@ class LossOutput:
     metrics: Metrics
 
 
-Loss: TypeAlias = Callable[..., LossOutput]
-"""``loss(tokens, **settings)``; the settings of a LossRef are bound by ``resolve_loss``."""
+Loss: TypeAlias = Callable[..., object]
+"""``loss(tokens, **settings)``, which gives a LossOutput or a scalar tensor; ``resolve_loss`` binds the settings."""
 
 
 def sft(tokens: Tokens) -> LossOutput:
@@ -180,18 +180,36 @@ def kl_in_loss(logprobs_N: Tensor, ref_logprobs_N: Tensor, kind: KlKind) -> Tens
     return torch.expm1(-d_N) + d_N
 
 
-LOSSES: Mapping[str, Loss] = {"sft": sft, "policy_clip": policy_clip, "value_clip": value_clip}
+LOSSES: Mapping[str, Callable[..., LossOutput]] = {"sft": sft, "policy_clip": policy_clip, "value_clip": value_clip}
 """The built-in losses by name."""
 
 
 def resolve_loss(ref: LossRef) -> Callable[[Tokens], LossOutput]:
-    """The loss that ``ref`` names, with its settings bound. ConfigError names what does not exist."""
-    function = LOSSES.get(ref.use) or _import_loss(ref.use)
+    """The loss that ``ref`` names, with its settings bound. ConfigError names what does not exist.
+
+    A loss of one's own may return the scalar tensor alone.
+    """
+    function = ref.function or LOSSES.get(ref.use) or _import_loss(ref.use)
     known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for name in ref.settings:
         if name not in known:
             raise ConfigError(f"the loss {ref.use!r} has no setting {name!r}.{nearest(name, known)}")
-    return partial(function, **ref.settings)
+    if ref.use in LOSSES and ref.function is None:
+        return partial(LOSSES[ref.use], **ref.settings)
+    return lambda tokens: _as_output(ref.use, function(tokens, **ref.settings), tokens)
+
+
+def _as_output(use: str, out: object, tokens: Tokens) -> LossOutput:
+    """What a loss of one's own returned; a scalar tensor gets the metrics that every policy has."""
+    if isinstance(out, LossOutput):
+        return out
+    if not isinstance(out, Tensor) or out.dim() != 0:
+        came = f"a tensor of shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise ConfigError(
+            f"the loss {use!r} returned {came}. Return tokens.weighted_sum(loss_N), or a LossOutput with metrics."
+        )
+    metrics = {} if tokens.logprobs_N is None else _policy_metrics(tokens)
+    return LossOutput(total=out, metrics={"loss": _sum(out), **metrics})
 
 
 def with_ess(metrics: Metrics) -> dict[str, Metric]:
@@ -220,7 +238,7 @@ def _import_loss(use: str) -> Loss:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ConfigError(f"{module_name!r} has no function {function_name!r}.{nearest(function_name, dir(module))}")
-    return cast(Loss, function)
+    return function
 
 
 def _policy_metrics(tokens: Tokens) -> dict[str, Metric]:

@@ -1,23 +1,20 @@
 """``stretto.train``: a run from Python, with the caller's own workflow, prompts and reward."""
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
 from stretto.api.runs import resume as resume_run
 from stretto.api.runs import start
-from stretto.config.load import recipe_from_mapping
 from stretto.environments.rewards import Reward
 from stretto.graph import Workflow
 from stretto.runtime.build import Given
 from stretto.store import Evaluation, Event, RunView, find_run
-from stretto.types import Group, Prompt
-from stretto.workflows.builtin import WORKFLOWS
+from stretto.types import Group
 
 __all__ = ["Run", "resume", "train"]
 
 Observer = Callable[[Event], None]
-Prompts = Iterable[str | Mapping[str, object] | Prompt] | Callable[[], Iterable[object]]
 
 
 class Run:
@@ -59,10 +56,10 @@ class Run:
 
 
 def train(
-    workflow: str | Workflow = "grpo",
+    what: What = "grpo",
     *,
-    prompts: Prompts | Mapping[str, object] | None = None,
-    reward: Reward | str | Mapping[str, object] | None = None,
+    prompts: PromptsLike | Mapping[str, object] | None = None,
+    reward: RewardLike | None = None,
     model: str | Mapping[str, object] | None = None,
     held_out: float | None = None,
     observer: Observer | None = None,
@@ -70,11 +67,12 @@ def train(
 ) -> Run:
     """Train, and return the finished run.
 
-    ``workflow``: a workflow of your own, or the name of a built-in one or of an algorithm. ``prompts``: strings, dicts
-    with ``prompt`` and ``answer``, or Prompts (or a section). ``reward``: a function ``(prompt, trajectory) -> float``
-    (or its name, or a section). ``model``: a folder or built-in name. ``held_out``: the share of the prompts that is
-    kept for evaluation (of given ones none by default). Everything else is a section of a recipe or a key
-    of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``. No ``__main__`` guard is needed.
+    ``what``: a workflow of your own, the name of a built-in one, of an algorithm or of a packaged recipe, or a recipe's
+    file. ``prompts``: strings, dicts with ``prompt`` and ``answer``, or Prompts (or a section). ``reward``: a function
+    ``(prompt, trajectory) -> float`` (or its name, or a section). ``model``: a folder or built-in name. ``held_out``:
+    the share of the prompts that is kept for evaluation (of given ones none by default). Everything else is a section
+    of a recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``. No ``__main__`` guard
+    is needed.
 
     Example::
 
@@ -86,38 +84,15 @@ def train(
 
     Raises ConfigError, GraphError or DataError before anything starts, RunError if the run failed.
     """
-    tree: dict[str, object] = {} if prompts is None else {"prompts": {"type": "python", "held_out": 0.0}}
-    given = Given(
-        workflow=workflow if isinstance(workflow, Workflow) else None,
-        prompts=None if prompts is None or isinstance(prompts, Mapping) else prompts,
-        reward=reward if callable(reward) else None,
-    )
-    if isinstance(workflow, Workflow):
-        tree["workflow"] = workflow.use
-    elif workflow in WORKFLOWS:
-        tree["algorithm"] = {"type": workflow}
-    else:
-        tree["workflow"] = workflow
-    if isinstance(prompts, Mapping):
-        tree["prompts"] = dict(prompts)
-    if held_out is not None:
-        tree["prompts"] = _merged(tree.get("prompts", {}), {"held_out": held_out})
-    if model is not None:
-        tree["model"] = {"path": model} if isinstance(model, str) else model
-    if reward is not None:
-        tree["reward"] = _reward_section(reward)
-    for name, value in sections.items():
-        tree[name] = _merged(tree.get(name), value)
-    recipe = recipe_from_mapping(tree)
-    hint = workflow.name if isinstance(workflow, Workflow) else Path(workflow).stem.replace(":", "-")
-    return Run(start(recipe, hint=hint, given=given, observer=observer))
+    asked = ask(what, with_model(sections, model, held_out), prompts=prompts, reward=reward)
+    return Run(start(asked.recipe, hint=asked.hint, given=asked.given, observer=observer))
 
 
 def resume(
     run: str | Path,
     *,
     workflow: Workflow | None = None,
-    prompts: Prompts | None = None,
+    prompts: PromptsLike | None = None,
     reward: Reward | None = None,
     overrides: Sequence[str] = (),
     runs_dir: str | Path = "runs",
@@ -129,27 +104,3 @@ def resume(
     """
     given = Given(workflow=workflow, prompts=prompts, reward=reward)
     return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=observer))
-
-
-def _reward_section(reward: Reward | str | Mapping[str, object]) -> Mapping[str, object]:
-    if isinstance(reward, Mapping):
-        return reward
-    if isinstance(reward, str):
-        return {"use": reward}
-    return {"use": _named(reward)}
-
-
-def _named(function: Callable[..., object]) -> str:
-    """``module:name`` if that import gives this very object, else ``python:name``: only Python can resume it then."""
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is function:
-        return f"{module.__name__}:{name}"
-    return f"python:{name}"
-
-
-def _merged(before: object, value: object) -> object:
-    """A section that was begun by another argument takes further keys."""
-    if isinstance(before, dict) and isinstance(value, Mapping):
-        return {**before, **value}
-    return value

@@ -21,7 +21,7 @@ from stretto.runtime.parts import Parts
 from stretto.runtime.recording import Recorder
 from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore
 
-__all__ = ["EXPORT", "attempt", "evaluate_only"]
+__all__ = ["EXPORT", "attempt", "evaluate_only", "export_policy"]
 
 EXPORT = "model"
 """The folder of a run in which its policy lies as an ordinary Hugging Face folder once the run is done."""
@@ -38,7 +38,7 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
             recorder = Recorder(store)
             driver = Driver(job, parts, recorder, stop)
             await driver.run(at)
-            await parts.worker.call(_export, parts.backend, parts.tokenizer, store)
+            await parts.worker.call(export_policy, parts.backend, parts.tokenizer, store.path / EXPORT)
         status = "done"
     except Interrupted as interrupted:
         status, reason = "interrupted", str(interrupted)
@@ -72,12 +72,11 @@ async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Pos
     return position_after(checkpoint, job)
 
 
-def _export(backend: TrainBackend, tokenizer: Tokenizer, store: RunStore) -> None:
-    """The trained policy as a folder that other tools load. Never a part of it, wherever a kill strikes."""
-    folder = store.path / EXPORT
-    new, old = store.path / f".new-{EXPORT}", store.path / f".old-{EXPORT}"
+def export_policy(backend: TrainBackend, tokenizer: Tokenizer, folder: Path) -> None:
+    """The policy as a folder that other tools load. Never a part of it, wherever a kill strikes; runs on the worker."""
+    new, old = folder.with_name(f".new-{folder.name}"), folder.with_name(f".old-{folder.name}")
     _remove(new, old)
-    new.mkdir()
+    new.mkdir(parents=True)
     backend.export("policy", new)
     tokenizer.save(new)
     if folder.exists():

@@ -1,0 +1,134 @@
+"""From the arguments of a Python call to a recipe, and the objects that go beside it because no file can name them.
+
+Owns what ``stretto.train`` and ``stretto.session`` take. It runs nothing.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from stretto.config.fields import given_tree
+from stretto.config.load import recipe_from_mapping
+from stretto.config.merging import merge
+from stretto.config.reading import SUFFIXES, has_key, read_layers
+from stretto.config.recipe import Recipe
+from stretto.environments.rewards import Reward
+from stretto.errors import ConfigError
+from stretto.graph import Workflow
+from stretto.recipes import FOLDER, packaged
+from stretto.runtime.build import Given
+from stretto.types import Prompt
+from stretto.workflows.builtin import WORKFLOWS
+
+__all__ = ["Asked", "PromptsLike", "RewardLike", "What", "ask", "with_model"]
+
+What: TypeAlias = str | Workflow | Recipe | Mapping[str, object]
+PromptsLike: TypeAlias = Iterable[str | Mapping[str, object] | Prompt] | Callable[[], Iterable[object]]
+RewardLike: TypeAlias = Reward | str | Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked:
+    """A recipe, the objects given in place of names in it, and the word a run of it is named after."""
+
+    recipe: Recipe
+    given: Given
+    hint: str
+
+
+def ask(
+    what: What,
+    sections: Mapping[str, object],
+    *,
+    prompts: PromptsLike | Mapping[str, object] | None = None,
+    reward: RewardLike | None = None,
+    endless: bool = False,
+) -> Asked:
+    """What a call asks for.
+
+    ``what``: a workflow of one's own, the name of a built-in one or of an algorithm, a packaged recipe, a recipe's
+    file, a workflow's file or ``module:function``, nested mappings, or a Recipe. ``sections`` go over it: a mapping
+    sets keys of its section, None takes a section out. ``endless``: the caller has a loop of its own, so a recipe
+    without ``steps`` and ``epochs`` gets one step, unless its learning rate decays over them. Raises ConfigError for
+    what no recipe has.
+    """
+    given = Given(
+        workflow=what if isinstance(what, Workflow) else None,
+        prompts=None if prompts is None or isinstance(prompts, Mapping) else prompts,
+        reward=reward if callable(reward) else None,
+    )
+    tree = _begun(what)
+    if isinstance(prompts, Mapping):
+        tree["prompts"] = dict(prompts)
+    elif prompts is not None:
+        tree["prompts"] = {"type": "python", "held_out": 0.0}
+    if reward is not None:
+        tree["reward"] = _reward_section(reward, tree.get("reward"))
+    for name, value in sections.items():
+        tree = merge(tree, {name: dict(value) if isinstance(value, Mapping) else value})
+    if endless and tree.get("steps") is None and tree.get("epochs") is None and not _decays(tree.get("backend")):
+        tree["steps"] = 1
+    return Asked(recipe=recipe_from_mapping(tree), given=given, hint=_hint(what))
+
+
+def with_model(
+    sections: Mapping[str, object], model: str | Mapping[str, object] | None, held_out: float | None
+) -> dict[str, object]:
+    """``sections`` with what has an argument of its own: the model, and the share of the prompts that is held out."""
+    out = dict(sections)
+    if model is not None:
+        out["model"] = {"path": model} if isinstance(model, str) else model
+    if held_out is not None:
+        out["prompts"] = {"held_out": held_out}
+    return out
+
+
+def _begun(what: What) -> dict[str, object]:
+    if isinstance(what, Workflow):
+        return {"workflow": what.use}
+    if isinstance(what, Recipe):
+        return dict(given_tree(what))
+    if isinstance(what, Mapping):
+        return dict(what)
+    if what in WORKFLOWS:
+        return {"algorithm": {"type": what}}
+    if what in packaged():
+        return dict(read_layers(packaged()[what], FOLDER).tree)
+    if Path(what).suffix in SUFFIXES and not has_key(Path(what), "nodes"):
+        if not Path(what).is_file():
+            raise ConfigError(f"the file {what} does not exist (looked in {Path.cwd()}). Give a recipe's file.")
+        return dict(read_layers(Path(what), FOLDER).tree)
+    return {"workflow": what}
+
+
+def _decays(backend: object) -> bool:
+    return isinstance(backend, Mapping) and backend.get("lr_decay", "constant") != "constant"
+
+
+def _hint(what: What) -> str:
+    if isinstance(what, Workflow):
+        return what.name
+    if isinstance(what, str):
+        return Path(what).stem.replace(":", "-")
+    return "run"
+
+
+def _reward_section(reward: RewardLike, before: object) -> Mapping[str, object]:
+    """The section that names the reward; other keys of it stay."""
+    if isinstance(reward, Mapping):
+        return reward
+    kept = dict(before) if isinstance(before, Mapping) else {}
+    kept.pop("with", None)
+    kept.pop("parts", None)
+    return {**kept, "use": reward if isinstance(reward, str) else _named(reward)}
+
+
+def _named(function: Callable[..., object]) -> str:
+    """``module:name`` if that import gives this very object, else ``python:name``: only Python can resume it then."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is function:
+        return f"{module.__name__}:{name}"
+    return f"python:{name}"

@@ -1,0 +1,335 @@
+"""``stretto.session``: the parts of a run, for a loop of one's own.
+
+    with stretto.session("grpo", reward=mine, model="path") as s:
+        for _ in range(100):
+            groups = s.rollout(s.prompts(8), n=8)
+            s.train(groups)          # the recipe's own step, or s.update(batch, ..., loss=f)
+            s.publish()
+
+A session opens what a run opens (engine, reward processes, learner) and closes it on every way out. It keeps no record
+of its own: what a loop wants to remember it prints or saves. Calls are synchronous; the work runs on the threads that
+it runs on in a run, with the same seeds, so that equal calls give equal bits.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import wait
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar, overload
+
+from stretto.algorithms.aggregation import aggregation_weights
+from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
+from stretto.config.algorithms import Aggregation
+from stretto.config.recipe import Recipe
+from stretto.errors import ConfigError, StoreError
+from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
+from stretto.roles import Want
+from stretto.runtime.attempt import export_policy
+from stretto.runtime.build import Given, open_parts, prepare
+from stretto.runtime.calling import call_group_node, check_group
+from stretto.runtime.disposer import Disposer
+from stretto.runtime.evaluation import EvalResult, evaluate
+from stretto.runtime.graphs import main_graph
+from stretto.runtime.parts import Parts
+from stretto.runtime.probe import probe_weights
+from stretto.runtime.unread import refuse_unread
+from stretto.types import Batch, Column, Group, LossRef, Message, Prompt, Setting, StepReport, UpdateReport
+
+__all__ = ["Session", "session"]
+
+T = TypeVar("T")
+STATE = "session.json"
+
+
+class Session:
+    """An opened session; made by ``stretto.session``. Not for several threads at the same time."""
+
+    def __init__(self, recipe: Recipe, given: Given) -> None:
+        self._job = prepare(recipe, given)
+        refuse_unread(recipe, self._job.graphs)
+        self._phase = self._job.phases[-1]
+        self._given = given
+        self._graphs: dict[int | None, Graph] = {None: self._phase.graph}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="stretto-session", daemon=True)
+        self._thread.start()
+        self._disposer = Disposer()
+        self._closed = False
+        self._next_draw = self._next_prompt = 0
+        self._version = -1
+        try:
+            self._parts: Parts = self._run(open_parts(self._job, self._disposer))
+            self._run(self._parts.worker.call(self._phase.begin, self._parts.backend))
+            self.publish()
+            self._run(probe_weights(self._parts, [self._phase.prompt_of(d) for d in range(2)], self._phase.sampling))
+        except BaseException as failure:
+            self._leave(failure)
+            raise
+
+    # --- what it is made of ----------------------------------------------------------------------------------------
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, resolved."""
+        return self._job.recipe
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that rollouts are sampled from: 0 at first, one more with each ``publish``."""
+        return self._version
+
+    @property
+    def train_prompts(self) -> Sequence[Prompt]:
+        """Every prompt to train on."""
+        return self._job.train
+
+    @property
+    def held_out(self) -> Sequence[Prompt]:
+        """The prompts kept for evaluation."""
+        return self._job.held_out
+
+    def prompts(self, count: int) -> list[Prompt]:
+        """The next ``count`` prompts to train on, in the order in which a run of the same seed would draw them."""
+        begin, self._next_prompt = self._next_prompt, self._next_prompt + count
+        return [self._phase.prompt_of(index) for index in range(begin, begin + count)]
+
+    def prompt(self, content: str | Sequence[Message], uid: str | None = None, **data: object) -> Prompt:
+        """A prompt made on the spot, from text or chat messages; ``data`` is what judges it (``answer=...``)."""
+        text = content if isinstance(content, str) else "\n".join(f"{m.role}: {m.content}" for m in content)
+        messages = None if isinstance(content, str) else tuple(content)
+        token_ids = self._job.tokenizer.encode_prompt(content)
+        json.dumps(data)  # what is no JSON cannot be sent to a reward process
+        return Prompt(uid=uid or text, text=text, token_ids=token_ids, messages=messages, data=data)  # type: ignore[arg-type]
+
+    # --- a step ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def rollout(self, prompt: Prompt, n: int | None = None) -> Group: ...
+
+    @overload
+    def rollout(self, prompt: Sequence[Prompt], n: int | None = None) -> list[Group]: ...
+
+    def rollout(self, prompt: Prompt | Sequence[Prompt], n: int | None = None) -> Group | list[Group]:
+        """``n`` attempts at a prompt (or at each of several, at the same time), judged as the recipe says.
+
+        It runs the per-group part of the recipe's workflow, so an environment or a node of one's own is heeded. ``n``
+        left out is ``sampling.n``. Every group is another draw, with seeds of its own.
+        """
+        self._check_open()
+        graph = self._graph(n)
+        several = not isinstance(prompt, Prompt)
+        prompts = list(prompt) if several else [prompt]
+        begin, self._next_draw = self._next_draw, self._next_draw + len(prompts)
+        groups = self._run(_together([self._group(graph, p, begin + i) for i, p in enumerate(prompts)]))
+        return groups if several else groups[0]
+
+    def train(self, groups: Iterable[Group]) -> StepReport:
+        """One step as the recipe's algorithm does it: advantages, reference, updates. Then ``publish``."""
+        self._check_open()
+        (boundary,) = self._boundary(self._phase.graph)
+        rows = tuple(sorted(groups, key=lambda group: group.draw))
+        result = self._run(self._parts.worker.step(self._phase.graph, {boundary: rows}, self._lr))
+        return result.report
+
+    def score(self, batch: Batch, want: Want = "logprobs", *, model: str = "policy") -> Column:
+        """Per-token numbers of a Model over a batch, without gradient: logprobs, entropy or (of a critic) values."""
+        self._check_open()
+        return self._run(self._parts.worker.call(self._parts.backend.score, model, batch, frozenset({want})))[0]
+
+    def update(
+        self,
+        batch: Batch,
+        *columns: Column,
+        loss: str | Callable[..., object],
+        model: str = "policy",
+        lr: float | None = None,
+        aggregate: Aggregation = "token_mean",
+        **settings: Setting,
+    ) -> UpdateReport:
+        """One optimizer update of ``loss`` over ``batch``.
+
+        ``loss``: a built-in name (``policy_clip``, ``sft``, ``value_clip``), ``module:function``, or a function
+        ``(tokens, **settings)`` that returns a LossOutput or a scalar tensor; see ``stretto.algorithms.losses``.
+        ``columns`` are per token and come to the loss by name; ``weights`` is added by ``aggregate`` if it is not among
+        them. ``lr`` left out is the recipe's at this version.
+        """
+        self._check_open()
+        if all(column.name != "weights" for column in columns):
+            columns = (*columns, aggregation_weights(batch, aggregate))
+        ref = LossRef(use=loss, settings=settings) if isinstance(loss, str) else _by_function(loss, settings)
+        rate = self._lr(model) if lr is None else lr
+
+        def learn() -> UpdateReport:
+            backend = self._parts.backend
+            metrics = backend.accumulate(model, batch, columns, ref)
+            report = backend.update(model, rate)
+            return UpdateReport(model=model, metrics={**metrics, **report.metrics}, skipped=report.skipped)
+
+        return self._run(self._parts.worker.call(learn))
+
+    def publish(self) -> int:
+        """Give the engine the policy's weights as they are now, and return their version."""
+        self._check_open()
+        self._version += 1
+        self._run(self._parts.publish(self._version))
+        return self._version
+
+    def evaluate(self, limit: int | None = None) -> EvalResult:
+        """Evaluate what was last published on the held-out prompts (at most ``limit`` of them)."""
+        self._check_open()
+        if not self.held_out:
+            raise ConfigError("there is nothing to evaluate on: prompts.held_out=0. Set prompts.held_out=0.2.")
+        return self._run(evaluate(self._parts, "held_out", self.held_out[:limit]))
+
+    # --- to and from disk ------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights, optimizers and where the session stands into ``folder``, which must be empty or new."""
+        self._check_open()
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise StoreError(f"the folder {path} is not empty, and a session overwrites nothing. Give a new one.")
+        self._run(self._parts.worker.call(self._parts.backend.save, path))
+        at = {"next_draw": self._next_draw, "next_prompt": self._next_prompt, "version": self._version}
+        (path / STATE).write_text(json.dumps(at), encoding="utf-8")
+
+    def load(self, folder: str | Path) -> None:
+        """Go on where ``save`` left off, to the same bits, in a session of the same recipe. Publishes."""
+        self._check_open()
+        path = Path(folder)
+        if not (path / STATE).is_file():
+            raise StoreError(f"the folder {path} has no {STATE}: no session was saved there. Give one that save wrote.")
+        at = json.loads((path / STATE).read_text(encoding="utf-8"))
+        self._run(self._parts.worker.call(self._parts.backend.load, path))
+        self._next_draw, self._next_prompt = at["next_draw"], at["next_prompt"]
+        self._version = at["version"] - 1
+        self.publish()
+
+    def export(self, folder: str | Path) -> None:
+        """Write the policy as an ordinary Hugging Face folder, tokenizer included."""
+        self._check_open()
+        path = Path(folder)
+        if path.exists():
+            raise StoreError(f"{path} exists, and an export overwrites nothing. Give a new folder.")
+        self._run(self._parts.worker.call(export_policy, self._parts.backend, self._parts.tokenizer, path))
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close everything. Idempotent; a ``with`` block does it on every way out."""
+        self._leave(None)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave(cause)
+
+    def _leave(self, cause: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            kind = None if cause is None else type(cause)
+            self._run(self._disposer.__aexit__(kind, cause, None))
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _run(self, work: Coroutine[object, object, T]) -> T:
+        """The result of ``work`` on the session's loop. Ctrl-C cancels it, and comes through once it has ended."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            while not future.done():  # a wait without end would keep Python from running signal handlers
+                wait([future], timeout=0.5)
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this session is closed. Work inside its `with` block, or open another.")
+
+    def _lr(self, model: str) -> float:
+        return self._phase.lr(model, self._version)
+
+    def _graph(self, n: int | None) -> Graph:
+        """The workflow with another number of attempts."""
+        if n not in self._graphs:
+            recipe = self._job.recipe
+            sampling = recipe.sampling.model_copy(update={"n": n})
+            self._graphs[n] = main_graph(recipe.model_copy(update={"sampling": sampling}), self._given.workflow)
+        return self._graphs[n]
+
+    def _boundary(self, graph: Graph) -> tuple[str]:
+        nodes = tuple(boundary_inputs(graph))
+        if len(nodes) != 1:
+            raise ConfigError(
+                f"workflow {graph.name!r} hands over the groups of {len(nodes)} nodes ({', '.join(nodes)}), and a "
+                "session takes one. Use a workflow with one collect."
+            )
+        return (nodes[0],)
+
+    async def _group(self, graph: Graph, prompt: Prompt, draw: int) -> Group:
+        binding = self._parts.binding(self._phase.namespace, self._phase.sampling)
+
+        async def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
+            return await call_group_node(graph, spec, inputs, binding.bind(spec, draw))
+
+        (boundary,) = self._boundary(graph)
+        values = await run_group(graph, prompt, invoke)
+        return check_group(boundary, values[boundary], draw)
+
+
+def session(
+    what: What = "grpo",
+    *,
+    prompts: PromptsLike | Mapping[str, object] | None = None,
+    reward: RewardLike | None = None,
+    model: str | Mapping[str, object] | None = None,
+    held_out: float | None = None,
+    **sections: object,
+) -> Session:
+    """Open a session; everything is given as to ``stretto.train``. Use it in a ``with`` block.
+
+    ``steps`` need not be given: the loop is yours (a learning rate that decays needs it). A warm-up is refused, since
+    nobody would run it: leave it out with ``warmup=None``, and start from a model that was warmed.
+
+    Raises ConfigError, GraphError or DataError before anything starts.
+    """
+    given = with_model(sections, model, held_out)
+    asked = ask(what, given, prompts=prompts, reward=reward, endless=True)
+    if asked.recipe.warmup is not None:
+        raise ConfigError(
+            "the recipe has a warm-up, which a session does not run. Pass warmup=None, and as model the folder of a "
+            "warmed policy (such as runs/NAME/model)."
+        )
+    return Session(asked.recipe, asked.given)
+
+
+async def _together(work: Sequence[Coroutine[object, object, T]]) -> list[T]:
+    """The results in order; the first failure cancels the rest and is raised as it is."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _by_function(function: Callable[..., object], settings: Mapping[str, Setting]) -> LossRef:
+    name = getattr(function, "__name__", type(function).__name__)
+    return LossRef(use=f"python:{name}", settings=settings, function=function)

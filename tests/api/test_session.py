@@ -1,0 +1,188 @@
+"""``stretto.session``: a loop of one's own gives what a run gives, and leaves nothing behind."""
+
+import json
+import threading
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import stretto
+from stretto.algorithms.advantages import group_credit
+from stretto.algorithms.losses import Tokens
+from stretto.errors import ConfigError, DataError, RewardError, StoreError
+from stretto.types import Column
+
+PROMPTS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
+SETTINGS = {
+    "prompts": PROMPTS,
+    "sampling": {"n": 4, "max_tokens": 6},
+    "schedule": {"groups_per_step": 4},
+    "backend": {"lr": 1e-3, "threads": 1},
+    "seed": 3,
+}
+
+
+def digits(prompt, trajectory):
+    return sum(c.isdigit() for c in trajectory.text) / 6
+
+
+def plain_surrogate(tokens: Tokens, *, scale: float = 1.0) -> torch.Tensor:
+    return tokens.weighted_sum(-scale * tokens.column("advantages") * tokens.policy_logprobs())
+
+
+def weights_of(folder):
+    from safetensors.numpy import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_the_loop_of_a_run_gives_the_bits_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = stretto.train("grpo", reward=digits, steps=3, **SETTINGS)
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        rewards = []
+        for _ in range(3):
+            groups = s.rollout(s.prompts(4))
+            rewards.append(sum(t.reward for g in groups for t in g.trajectories) / 16)
+            report = s.train(groups)
+            assert not report.skipped
+            s.publish()
+        assert s.version == 3
+        s.export(tmp_path / "mine")
+    assert rewards == [value for _, value in run.history("reward/mean")]
+    theirs, mine = weights_of(run.path / "model"), weights_of(tmp_path / "mine")
+    assert theirs.keys() == mine.keys()
+    assert all(np.array_equal(theirs[name], mine[name]) for name in theirs)
+
+
+def test_an_update_of_ones_own_equals_the_built_in_one(tmp_path):
+    """On policy, the clipped surrogate's gradient is that of the plain one."""
+    exported = []
+    for loss in ("policy_clip", plain_surrogate):
+        with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+            batch = stretto.Batch(groups=tuple(s.rollout(s.prompts(4), n=8)))
+            credit = group_credit(batch, scale="group_std", epsilon=1e-6)
+            report = s.update(batch, credit.advantages, loss=loss)
+            assert report.skipped is None
+            assert report.metrics["sampler_gap_max"].value < 1e-4
+            s.export(tmp_path / f"of-{len(exported)}")
+        exported.append(weights_of(tmp_path / f"of-{len(exported)}"))
+    for name, value in exported[0].items():
+        assert np.allclose(value, exported[1][name], atol=2e-6), name
+
+
+def test_settings_reach_the_loss_and_unknown_ones_are_refused():
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        batch = stretto.Batch(groups=(s.rollout(s.prompts(1)[0]),))
+        advantages = Column.per_token("advantages", batch, np.ones(batch.num_tokens, np.float32))
+        losses = [
+            s.update(batch, advantages, loss=plain_surrogate, lr=1e-12, scale=k).metrics["loss"].value for k in (1, 2)
+        ]
+        assert losses[1] == pytest.approx(2 * losses[0], rel=1e-5)
+        with pytest.raises(ConfigError, match="no setting 'scal'"):
+            s.update(batch, advantages, loss=plain_surrogate, scal=2)
+        with pytest.raises(ConfigError, match=r"returned a tensor of shape \(\d+,\)"):
+            s.update(batch, advantages, loss=lambda tokens: tokens.policy_logprobs())
+
+
+def test_saved_and_loaded_it_goes_on_to_the_same_bits(tmp_path):
+    def steps(s, count):
+        for _ in range(count):
+            s.train(s.rollout(s.prompts(4)))
+            s.publish()
+
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        steps(s, 1)
+        s.save(tmp_path / "at-1")
+        with pytest.raises(StoreError, match="not empty"):
+            s.save(tmp_path / "at-1")
+        steps(s, 2)
+        s.export(tmp_path / "whole")
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        s.load(tmp_path / "at-1")
+        assert s.version == 1
+        steps(s, 2)
+        s.export(tmp_path / "parts")
+        with pytest.raises(StoreError, match="overwrites nothing"):
+            s.export(tmp_path / "parts")
+        with pytest.raises(StoreError, match=r"no session\.json"):
+            s.load(tmp_path)
+    whole, parts = weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts")
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+
+
+def test_a_prompt_made_on_the_spot_and_an_evaluation():
+    settings = {**SETTINGS, "prompts": {"type": "builtin", "max": 9}}
+    with stretto.session("grpo", reward="exact_match", **settings) as s:
+        group = s.rollout(s.prompt("1+1=", answer="2"), n=3)
+        assert len(group.trajectories) == 3
+        assert all(t.reward is not None for t in group.trajectories)
+        assert s.evaluate(limit=5).n == 5
+        assert len(s.held_out) == 20
+        assert len(s.train_prompts) == 80
+        logprobs = s.score(stretto.Batch(groups=(group,)))
+        sampled = np.concatenate([t.logprobs_T for t in group.trajectories])
+        assert np.abs(logprobs.values - sampled).max() < 1e-4
+
+
+# --- nothing is left, whatever happens -----------------------------------------------------------------------------
+
+
+def left_behind():
+    children = psutil.Process().children(recursive=True)
+    threads = [t.name for t in threading.enumerate() if t.name.startswith("stretto")]
+    return children, threads
+
+
+@pytest.mark.parametrize("how", ["return", "raise", "reward", "close", "bad model"])
+def test_nothing_is_left(how, tmp_path):
+    def failing(prompt, trajectory):
+        raise ValueError("no")
+
+    expected = {"raise": KeyError, "reward": RewardError, "bad model": DataError}.get(how)
+    reward = failing if how == "reward" else digits
+    extra = {"model": str(tmp_path)} if how == "bad model" else {}
+
+    def work():
+        with stretto.session("grpo", reward=reward, **SETTINGS, **extra) as s:
+            s.rollout(s.prompts(2))
+            if how == "raise":
+                raise KeyError("mine")
+            if how == "close":
+                s.close()
+                with pytest.raises(ConfigError, match="closed"):
+                    s.publish()
+
+    if expected is None:
+        work()
+    else:
+        with pytest.raises(expected):
+            work()
+    assert left_behind() == ([], [])
+
+
+def test_what_a_session_does_not_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="has a warm-up, which a session does not run"):
+        stretto.session("quickstart")
+    with pytest.raises(ConfigError, match="steps"):
+        stretto.session("grpo", prompts=PROMPTS, reward=digits, backend={"lr_decay": "linear"})
+    with pytest.raises(ConfigError, match=r"missing\.yaml does not exist"):
+        stretto.session("missing.yaml")
+    assert left_behind() == ([], [])
+
+
+def test_a_recipe_by_name_file_and_mapping_are_one(tmp_path):
+    from stretto.api.arguments import ask
+
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: [quickstart]\nsteps: 7\n")
+    tree = {"steps": 7, "algorithm": {"type": "grpo"}}
+    assert ask("quickstart", {"steps": 7}).recipe == ask(str(file), {}).recipe
+    assert ask(tree, {"sampling": {"n": 3}}).recipe == ask("grpo", {"steps": 7, "sampling": {"n": 3}}).recipe
+    kept = ask(ask("quickstart", {}).recipe, {"backend": {"lr": 1.0}}).recipe
+    assert kept.backend.lr == 1.0
+    assert kept.backend.lr_decay == "linear"
+    assert json.loads(kept.model_dump_json())["warmup"] is not None
+    assert ask("quickstart", {"warmup": None}, reward="exact_match").recipe.reward.workers == 0
