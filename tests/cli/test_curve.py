@@ -1,12 +1,10 @@
-"""The learning curve, drawn and as a picture."""
+"""The learning curve, drawn in a terminal."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.image import imread
 
-from stretto.cli.curve import Curve, Point, curve_of, draw_chart, save_png
-from stretto.errors import StoreError
+from stretto.cli.curve import Curve, Point, curve_of, draw_chart
 
 
 def test_the_phases_stand_on_one_axis(view):
@@ -48,22 +46,3 @@ def test_any_curve_can_be_drawn(boundary, num_main, found, width):
     accuracies = tuple(Point(p.x, min(max(p.value, 0.0), 1.0)) for p in points)
     curve = Curve(boundary=boundary, end=end, warmup=(), main=accuracies, reward=points)
     assert all(line.rstrip() == line for line in draw_chart(curve, width=width).splitlines())
-
-
-def test_the_picture_opens_and_is_not_blank(view, tmp_path):
-    path = tmp_path / "curve.png"
-    save_png(curve_of(view, "grpo"), path, "quickstart")
-    pixels = imread(path)
-    assert pixels.shape[0] > 300
-    assert pixels.shape[1] > 600
-    assert pixels.std() > 0.02
-
-
-def test_a_picture_of_nothing_is_still_one(tmp_path):
-    save_png(Curve(boundary=0, end=0, warmup=(), main=(), reward=()), tmp_path / "curve.png", "empty")
-    assert (tmp_path / "curve.png").stat().st_size > 1000
-
-
-def test_a_picture_that_cannot_be_written_says_so(view, tmp_path):
-    with pytest.raises(StoreError, match="cannot be saved as"):
-        save_png(curve_of(view), tmp_path / "missing" / "curve.png", "x")

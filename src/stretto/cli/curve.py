@@ -1,17 +1,14 @@
-"""The learning curve of a run: its points, its drawing in a terminal, and its picture.
+"""The learning curve of a run: its points, and its drawing in a terminal. Pictures are ``plot.py``'s.
 
 Warm-up and main phase stand on one axis of steps, warm-up first, with the boundary between them marked.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from stretto.errors import StoreError
 from stretto.store import RunView, StepBody
 
-__all__ = ["Curve", "Point", "curve_of", "draw_chart", "save_png"]
+__all__ = ["Curve", "Point", "curve_of", "draw_chart"]
 
 WARMUP, MAIN = "warmup", "main"
 UNICODE = {"main": "●", "warmup": "○", "reward": "·", "edge": "┊", "axis": "┤", "floor": "─", "corner": "└"}
@@ -87,68 +84,10 @@ def draw_chart(curve: Curve, *, width: int = 72, height: int = 13, unicode: bool
     return "\n".join([*lines, *_legend(curve, columns, edge, signs)])
 
 
-def save_png(curve: Curve, path: Path, title: str) -> None:
-    """The curve as a picture. Raises StoreError if it cannot be written."""
-    # matplotlib takes most of a second to import, which only the end of a run should pay for. The Figure is made
-    # without pyplot: no display is looked for, and nothing global is touched.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    low, high = _range(curve)
-    if curve.boundary:
-        axes.axvspan(0, curve.boundary, color="#f2efe6", zorder=0)
-        axes.axvline(curve.boundary, color="#8a8370", linestyle="--", linewidth=1)
-        axes.text(curve.boundary / 2, high, "warm-up", ha="center", va="top", color="#6b6553")
-        axes.text((curve.boundary + curve.end) / 2, high, curve.workflow, ha="center", va="top", color="#6b6553")
-    if curve.reward:
-        xs, values = [p.x for p in curve.reward], [p.value for p in curve.reward]
-        axes.plot(xs, values, color="#e0a458", alpha=0.3, linewidth=0.8)
-        axes.plot(
-            xs, _smooth(values), color="#c4761b", linewidth=1.6, label="training reward (mean of a step, smoothed)"
-        )
-    if curve.warmup:
-        xs, values = [p.x for p in curve.warmup], [p.value for p in curve.warmup]
-        axes.plot(xs, values, color="#5b8db8", marker="o", markersize=4, markerfacecolor="white", linestyle=":",
-                  label="held-out accuracy in warm-up")  # fmt: skip
-    if curve.main:
-        xs, values = [p.x for p in curve.main], [p.value for p in curve.main]
-        axes.plot(
-            xs,
-            values,
-            color="#1f5a8f",
-            marker="o",
-            markersize=5,
-            linewidth=2,
-            label="held-out accuracy",
-            zorder=3,
-            clip_on=False,
-        )
-    axes.set(xlabel="steps, warm-up included" if curve.boundary else "steps", ylabel="accuracy, reward", title=title)
-    axes.set_ylim(low - 0.02 * (high - low), high + 0.06 * (high - low))
-    axes.set_xlim(0, max(curve.end, 1))
-    axes.grid(alpha=0.25)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="lower right", framealpha=0.9)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise StoreError(f"the curve cannot be saved as {path}: {error.strerror}. The run itself is whole.") from error
-
-
 def _range(curve: Curve) -> tuple[float, float]:
     """0 to 1, wider if rewards go beyond."""
     values = [p.value for p in curve.reward]
     return min([0.0, *values]), max([1.0, *values])
-
-
-def _smooth(values: Sequence[float]) -> list[float]:
-    """Means over a centred window of about a twentieth of the curve."""
-    half = max(len(values) // 40, 1)
-    windows = [values[max(i - half, 0) : i + half + 1] for i in range(len(values))]
-    return [sum(window) / len(window) for window in windows]
 
 
 def _legend(curve: Curve, columns: int, edge: int, signs: dict[str, str]) -> list[str]:

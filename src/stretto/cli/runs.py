@@ -1,20 +1,45 @@
-"""``stretto runs``: what the records of runs say. Reads only.
+"""``stretto runs``: what the records of runs say, shown, compared, drawn and exported. Changes no run.
 
 Imports inside functions keep ``stretto --help`` quick.
 """
 
 import json
 import sys
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stretto.cli.commands import RunsDir
 
+if TYPE_CHECKING:
+    from stretto.store import RunView
+
 __all__ = ["register"]
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List runs and show one.")
+Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN...", help="Names or folders of runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+class Axis(StrEnum):
+    """What ``plot`` draws over."""
+
+    step = "step"
+    time = "time"
+    samples = "samples"
+
+
+class What(StrEnum):
+    """What ``export`` writes."""
+
+    model = "model"
+    csv = "csv"
+    samples = "samples"
+
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, compare, plot and export runs.")
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +48,7 @@ def register(app: typer.Typer) -> None:
 
 
 @group.command(name="list")
-def list_all(runs_dir: RunsDir = Path("runs")) -> None:
+def list_all(as_json: Json = False, runs_dir: RunsDir = Path("runs")) -> None:
     """List every run, oldest first.
 
     Example: stretto runs list
@@ -39,7 +64,9 @@ def list_all(runs_dir: RunsDir = Path("runs")) -> None:
             views.append(RunView(path))
         except StoreError as error:
             damaged.append(error)
-    if views:
+    if as_json:
+        print(json.dumps([view.summary() for view in views], indent=2))
+    elif views:
         sys.stdout.write(run_table(views))
     elif not damaged:
         print(f"there is no run in {runs_dir}; `stretto train quickstart` makes one")
@@ -52,7 +79,7 @@ def list_all(runs_dir: RunsDir = Path("runs")) -> None:
 @group.command()
 def show(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A name or folder; the newest by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    as_json: Json = False,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Show how a run stands.
@@ -70,3 +97,102 @@ def show(
         print(json.dumps(view.summary(), indent=2))
         return
     sys.stdout.write(describe_run(view, unicode=can_draw(sys.stdout)))
+
+
+@group.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Names or folders of two runs or more.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Draw them over each other too (.png, .svg).")
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Compare runs: figures, evaluations, metrics, settings.
+
+    Of runs with the same settings it says whether they are the same to the bit, or where they part first.
+
+    Example: stretto runs compare quickstart quickstart-2 -o both.png
+    """
+    from stretto.cli.comparison import compare_text
+    from stretto.cli.plot import Plot, save_plot
+    from stretto.errors import ConfigError
+
+    if len(runs) < 2:
+        raise ConfigError(f"{runs[0]} alone cannot be compared. Name another run too, or use `stretto runs show`.")
+    views = _views(runs, runs_dir)
+    sys.stdout.write(compare_text(views))
+    if out is not None:
+        save_plot(views, out, Plot())
+        print(f"\nwrote {out}")
+
+
+@group.command()
+def plot(
+    runs: Runs = None,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The picture: .png or .svg.")] = Path(
+        "plot.png"
+    ),
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", help="Draw this metric; may be given several times.")
+    ] = None,
+    smooth: Annotated[int | None, typer.Option("--smooth", min=1, help="Average over this many steps.")] = None,
+    x: Annotated[Axis, typer.Option("--x", help="What to draw over.")] = Axis.step,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Draw a run, or several over each other.
+
+    The newest run by default. Without --metric it draws the reward of every step and the accuracy of evaluations, with
+    the warm-up shaded.
+
+    Example: stretto runs plot quickstart -m loss -m batch/length --smooth 20 -o loss.svg
+    """
+    from stretto.cli.plot import Plot, save_plot
+    from stretto.store import RunView, newest_run
+
+    views = _views(runs, runs_dir) if runs else [RunView(newest_run(runs_dir))]
+    title = ", ".join(view.name for view in views)
+    save_plot(views, out, Plot(title=title, metrics=tuple(metric or ()), x=x.value, smooth=smooth))
+    print(f"wrote {out}")
+
+
+@group.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or folder.")],
+    what: Annotated[
+        What, typer.Option("--what", help="The policy, the numbers of steps and evaluations, or what was written.")
+    ] = What.model,
+    step: Annotated[
+        str | None, typer.Option("--step", metavar="N|best", help="Which saved step's policy; the newest by default.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="Where to; RUN-WHAT by default.")] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Write a run's policy, metrics or samples for other tools.
+
+    The policy is a Hugging Face folder with its tokenizer, metrics are CSV, samples are JSON lines with prompt, answer
+    and reward as text. The folder is whole or not there, and never written over.
+
+    Example: stretto runs export quickstart --step best --to my-model
+    """
+    from stretto.api.exporting import export_csv, export_model, export_samples
+    from stretto.errors import ConfigError
+    from stretto.store import RunView, find_run
+
+    if step is not None and what is not What.model:
+        raise ConfigError(f"--step chooses a policy, and --what {what} is of all steps. Leave --step out.")
+    view = RunView(find_run(runs_dir, run))
+    folder = to if to is not None else Path(f"{view.name}-{what}")
+    match what:
+        case What.model:
+            print(f"wrote {folder}, the policy of {export_model(view, folder, step).path.name}")
+        case What.csv:
+            steps, evaluations = export_csv(view, folder)
+            print(f"wrote {folder}: metrics.csv ({steps} steps), evaluations.csv ({evaluations} evaluations)")
+        case What.samples:
+            print(f"wrote {folder}: samples.jsonl ({export_samples(view, folder)} attempts)")
+
+
+def _views(names: Sequence[str], runs_dir: Path) -> "list[RunView]":
+    from stretto.store import RunView, find_run
+
+    return [RunView(find_run(runs_dir, name)) for name in names]

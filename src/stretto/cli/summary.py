@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stretto.cli.curve import curve_of, draw_chart, save_png
+from stretto.cli.curve import curve_of, draw_chart
+from stretto.cli.plot import Plot, save_plot
 from stretto.cli.progress import duration, percent
 from stretto.store import Evaluation, Example, PhaseBody, RunView, word_for
 
@@ -44,7 +45,7 @@ def end_of_run(view: RunView, *, unicode: bool = True) -> str:
     parts = ["\n".join(_figures(view))]
     if curve.main or curve.reward:
         picture = view.path / "curve.png"
-        save_png(curve, picture, f"{view.name}: {workflow}, seed {view.seed}")
+        save_plot([view], picture, Plot(title=f"{view.name}: {workflow}, seed {view.seed}"))
         parts.append(f"{draw_chart(curve, unicode=unicode)}\n\nThe same as a picture: {picture}")
     problems = _problems(compared(view.evaluations()))
     if problems:

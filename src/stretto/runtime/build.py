@@ -20,7 +20,7 @@ from stretto.data.sources import load_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
 from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Reward, resolve_reward
-from stretto.errors import DataError
+from stretto.errors import ConfigError, DataError
 from stretto.graph import Graph, Workflow, models_of
 from stretto.roles import RolloutEngine, Sampling, TrainBackend
 from stretto.runtime.disposer import Disposer
@@ -216,6 +216,17 @@ def _open_backend(job: Job) -> TrainBackend:
         for model, roles in sorted(models.items())
     }
     return TorchBackend(specs, recipe.backend, recipe.seed)
+
+
+def open_policy(recipe: Recipe) -> TrainBackend:
+    """A backend that holds the policy alone and does not train it: what an export loads a checkpoint into."""
+    if isinstance(recipe.backend, FakeBackendConfig):
+        raise ConfigError("backend.type=fake holds no Model, so there are no weights. Train with backend.type=torch.")
+    from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
+
+    set_threads(recipe.backend.threads)
+    spec = ModelSpec(path=recipe.model.path, trainable=False, value_head=False)
+    return TorchBackend({"policy": spec}, recipe.backend.model_copy(update={"device": "cpu"}), recipe.seed)
 
 
 def _open_engine(job: Job) -> RolloutEngine:

@@ -3,8 +3,8 @@
 Write with ``RunStore``, read with ``RunView``. Loads neither torch nor ray.
 """
 
-from stretto.store.checkpoints import Found, Skipped
-from stretto.store.compare import Difference, compare_runs
+from stretto.store.checkpoints import Found, Skipped, list_checkpoints
+from stretto.store.compare import Difference, compare_runs, first_difference, settings_of
 from stretto.store.describe import CodeState, RunInfo, word_for
 from stretto.store.durable import read_json, write_json
 from stretto.store.events import (
@@ -30,7 +30,16 @@ from stretto.store.events import (
     SettingBody,
     StepBody,
 )
-from stretto.store.manifest import PHASES, Checkpoint, FileEntry, Header, Manifest
+from stretto.store.manifest import (
+    PHASES,
+    Checkpoint,
+    FileEntry,
+    Header,
+    Manifest,
+    checkpoint_name,
+    load_manifest,
+    verify,
+)
 from stretto.store.reader import Evaluation, RunStatus, RunView, find_run, list_runs, newest_run
 from stretto.store.rollouts import RecordedGroup, decode_group, encode_group, read_groups, write_groups
 from stretto.store.run import RunSpec, RunStore, read_events
@@ -73,15 +82,21 @@ __all__ = [
     "SettingBody",
     "Skipped",
     "StepBody",
+    "checkpoint_name",
     "compare_runs",
     "decode_group",
     "encode_group",
     "find_run",
+    "first_difference",
+    "list_checkpoints",
     "list_runs",
+    "load_manifest",
     "newest_run",
     "read_events",
     "read_groups",
     "read_json",
+    "settings_of",
+    "verify",
     "word_for",
     "write_groups",
     "write_json",

@@ -3,7 +3,7 @@
 Times are no part of what a run computed, so ``time/*`` metrics are left out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import TypeVar
 
 from stretto.errors import StoreError
 from stretto.store.checkpoints import list_checkpoints
-from stretto.store.events import EvalBody, StepBody
+from stretto.store.events import EvalBody, SettingBody, StepBody
 from stretto.store.manifest import PHASES, FileEntry, load_manifest
 from stretto.store.reader import RunView
+from stretto.types import Json
 
-__all__ = ["WEIGHTS", "Difference", "compare_runs"]
+__all__ = ["WEIGHTS", "Difference", "compare_runs", "first_difference", "settings_of"]
 
 WEIGHTS = ("*.safetensors",)
 """Patterns of the files of a checkpoint that are compared."""
@@ -47,6 +48,34 @@ def compare_runs(a: Path, b: Path, *, weights: Iterable[str] = WEIGHTS) -> list[
         found += _differences(_rollouts(one, phase), _rollouts(other, phase))
     patterns = tuple(weights)
     return found + _differences(_weights(a, patterns), _weights(b, patterns))
+
+
+def first_difference(one: RunView, other: RunView) -> tuple[Difference | None, int]:
+    """The first number that both runs have and that is not the same to the bit (None: there is none), and how many
+    they share. Steps and evaluations only: rollouts that differ show in the numbers of their step."""
+    left, right = _numbers(one), _numbers(other)
+    shared = [where for where in left if where in right]
+    found = next((w for w in shared if left[w] != right[w]), None)
+    if found is None:
+        return None, len(shared)
+    return Difference(where=found, a=left[found], b=right[found]), len(shared)
+
+
+def settings_of(view: RunView) -> dict[str, Json]:
+    """Every key of a run's recipe with its value, as later attempts left it."""
+    settings = dict(_flat(view.info.config))
+    for event in view.all_events:
+        if isinstance(event.body, SettingBody):
+            settings[event.body.key] = event.body.new
+    return settings
+
+
+def _flat(tree: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, Json]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _differences(a: Mapping[_K, _V], b: Mapping[_K, _V]) -> list[Difference]:

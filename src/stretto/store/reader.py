@@ -118,12 +118,16 @@ class RunView:
             "seed": self.seed,
             "wall_s": self.wall_s,
             "cpu_s": self.cpu_s,
-            "evals": [
-                {"step": e.step, "name": e.body.name, "accuracy": _finite(e.body.accuracy), "n": e.body.n}
-                for e in self.evaluations()
-            ],
+            "warmup": {"steps": self.steps_of("warmup"), "evals": self._evals("warmup")},
+            "evals": self._evals("main"),
             "metrics": {name: _finite(value) for name, value in self.metrics.items()},
         }
+
+    def _evals(self, phase: str) -> list[Json]:
+        return [
+            {"step": e.step, "name": e.body.name, "accuracy": _finite(e.body.accuracy), "n": e.body.n}
+            for e in self.evaluations(phase)
+        ]
 
     def _step_bodies(self, phase: str) -> Iterator[tuple[int, StepBody]]:
         for event in self.events:
