@@ -56,6 +56,28 @@ def test_own_workflow(tmp_path):
         assert t.reward == pytest.approx((t.rewards["vowels"] or 0) - 0.1 * repeats)
 
 
+def test_own_node(tmp_path):
+    out = run_example("own_node", tmp_path)
+    run = RunView(tmp_path / "runs" / "own-node")
+    assert "trained on 16 of 64 attempts" in out
+    assert rewards(run)[0] < 0.2 and rewards(run)[-1] > 0.6
+    assert all(len(recorded.group.trajectories) == 4 for recorded in run.groups())
+
+
+def test_own_algorithm(tmp_path):
+    run_example("own_algorithm", tmp_path)
+    run = RunView(newest_run(tmp_path / "runs"))
+    assert rewards(run)[0] < 0.2 and rewards(run)[-1] > 0.5
+    assert run.metrics["sampler_gap_max"] < 1e-4
+
+
+def test_own_loop(tmp_path):
+    out = run_example("own_loop", tmp_path)
+    means = [float(line.split("mean reward ")[1].split(",")[0]) for line in out.splitlines() if "mean reward" in line]
+    assert len(means) == 6 and means[0] < 0.1 and means[-1] > 0.3
+    assert json.loads((tmp_path / "policy" / "config.json").read_text())["model_type"] == "llama"
+
+
 def test_own_data(tmp_path):
     run_example("own_data", tmp_path)
     taught, rewarded = RunView(tmp_path / "runs" / "sft"), RunView(tmp_path / "runs" / "grpo")
@@ -76,6 +98,7 @@ def test_resume_run(tmp_path):
 
 def test_every_example_is_run_here_and_short():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"own_data", "own_reward", "own_workflow", "resume_run"}
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert names <= tested, names - tested
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) < MAX_LINES, path
