@@ -104,7 +104,7 @@ def check_command(line: str) -> None:
 
 def check_arguments(command: str, given: dict) -> None:
     overrides = [o for o in given.get("overrides") or [] if o != "key=value"]  # which stands for any key
-    if command in ("train", "check"):
+    if command in ("train", "check", "try"):
         load_recipe(given["recipe"], overrides, packaged=FOLDER)
     elif command == "graph":
         from stretto.cli.commands import _graph_of

@@ -7,16 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stretto.api.audit.auditing import audit
     from stretto.api.graphs import graph_of
     from stretto.api.plans import check
     from stretto.api.runs import evaluate, resume, start
     from stretto.api.training import Run, train
 
-__all__ = ["Run", "check", "evaluate", "graph_of", "resume", "start", "train"]
+__all__ = ["Run", "audit", "check", "evaluate", "graph_of", "resume", "start", "train"]
 
 _HOMES = {
     "Run": "training",
     "train": "training",
+    "audit": "audit.auditing",
     "start": "runs",
     "resume": "runs",
     "evaluate": "runs",

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import stretto
-from stretto.cli import commands, new, runs
+from stretto.cli import commands, new, runs, trying
 from stretto.errors import Interrupted, StrettoError
 
 __all__ = ["app", "exit_status", "main"]
@@ -58,6 +58,7 @@ def options(
 new.register(app)
 commands.register(app)
 runs.register(app)
+trying.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
