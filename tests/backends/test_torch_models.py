@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_used_is_named(model_folders, tmp_path, change, 
 
 
 def test_unknown_paths():
-    with pytest.raises(DataError, match=r"no built-in model 'tiny-lama-char'. Did you mean 'tiny-llama-char'"):
+    with pytest.raises(DataError, match=r"'builtin:tiny-lama-char'. Did you mean 'builtin:tiny-llama-char'"):
         load_hf_config("builtin:tiny-lama-char")
     with pytest.raises(DataError, match=r"'/no/such/folder' does not exist"):
         load_hf_config("/no/such/folder")

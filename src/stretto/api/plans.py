@@ -41,7 +41,7 @@ def _plan_text(recipe: Recipe, job: Job) -> str:
         return "no plan: engine or backend is fake, and holds no Model\n"
     from stretto.backends.torch.hf_config import load_hf_config
 
-    config = load_hf_config(recipe.model.path)
+    config = load_hf_config(job.model)
     roles = needed_models(job.graphs)
     plan = make_plan(
         models={name: ModelFacts.from_config(config, value_head=name == "critic") for name in sorted(roles)},

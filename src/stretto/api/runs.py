@@ -12,6 +12,7 @@ from stretto.config.load import recipe_from_mapping
 from stretto.config.overrides import apply_overrides, apply_resume_overrides, parse_overrides
 from stretto.config.prompts import PythonPrompts
 from stretto.config.recipe import Recipe
+from stretto.data.locations import BUILTIN_PREFIX, is_hub_id
 from stretto.errors import ConfigError, ResumeError
 from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare, threads_of
@@ -47,7 +48,7 @@ def start(
         recipe = recipe.model_copy(update={"backend": backend})
     job = prepare(recipe, given or Given())
     refuse_unread(recipe, job.graphs)
-    return _drive(job, RunStore.create(Path(recipe.runs_dir), _spec(recipe, hint)), observer)
+    return _drive(job, RunStore.create(Path(recipe.runs_dir), _spec(job.recipe, hint)), observer)
 
 
 def resume(
@@ -88,14 +89,15 @@ def resume(
 
 
 def evaluate(target: str, overrides: Sequence[str] = (), *, observer: Observer | None = None) -> EvalResult:
-    """Evaluate a run's newest checkpoint, or a model's folder (or ``builtin:`` name), greedily on held-out prompts.
+    """Evaluate a run's newest checkpoint, or a model (a folder, ``builtin:NAME`` or a hub id), greedily on held-out
+    prompts.
 
     For a model, the prompts and reward are those of a recipe's defaults (``prompts.type=... prompts.path=...``), and
     ``seed`` chooses what is held out. Raises ConfigError for a key that an evaluation does not read.
     """
-    if target.startswith("builtin:") or (Path(target) / "config.json").is_file():
+    if _is_model(target):
         recipe = recipe_from_mapping({"steps": 1, "model": {"path": target}}, overrides)
-        _refuse_unevaluated(overrides, (*EVALUATION_KEYS, "seed"))
+        _refuse_unevaluated(overrides, (*EVALUATION_KEYS, "seed", "model.revision"))
         return host(lambda stop: evaluate_only(prepare(recipe, Given()), None))
     view = RunView(find_run(Path("runs"), target))
     recipe, _ = apply_overrides(recipe_of(view), overrides)
@@ -106,6 +108,12 @@ def evaluate(target: str, overrides: Sequence[str] = (), *, observer: Observer |
     if checkpoint is None:
         raise ResumeError(f"run {view.name!r} has no whole checkpoint to evaluate. Resume it until it has saved one.")
     return host(lambda stop: evaluate_only(prepare(recipe, Given()), checkpoint))
+
+
+def _is_model(target: str) -> bool:
+    """Whether it names a model. What lies in a folder that is here (``runs/NAME``) is no hub id."""
+    on_hub = is_hub_id(target) and not Path(target).parent.is_dir()
+    return target.startswith(BUILTIN_PREFIX) or on_hub or (Path(target) / "config.json").is_file()
 
 
 def recipe_of(view: RunView) -> Recipe:

@@ -11,7 +11,9 @@ class ModelConfig(Section):
     """The policy, and by default every other Model's architecture and start."""
 
     path: str = "builtin:tiny-llama-char"
-    """``builtin:tiny-llama-char``, or a local Hugging Face folder (config.json, safetensors, tokenizer.json)."""
+    """``builtin:tiny-llama-char``, ``builtin:smollm2-135m-instruct``, a local Hugging Face folder, or a hub id."""
+    revision: str | None = None
+    """The branch, tag or commit of a hub id; null: its main branch. A run records the commit, and resumes with it."""
 
 
 class CriticConfig(Section):

@@ -15,14 +15,12 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, processors
 
+from stretto.data.locations import TINY, folder_of
 from stretto.data.templates import has_template, render
-from stretto.errors import DataError, nearest
+from stretto.errors import DataError
 from stretto.types import Ints, Json, Message
 
-__all__ = ["BUILTIN", "Tokenizer", "builtin_tokenizer", "load_tokenizer"]
-
-BUILTIN = "builtin:tiny-llama-char"
-"""The name of the built-in model, whose tokenizer is ``builtin_tokenizer()``."""
+__all__ = ["Tokenizer", "builtin_tokenizer", "load_tokenizer"]
 
 _SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 _CHARACTERS = ("\n", *(chr(code) for code in range(0x20, 0x7F)))
@@ -34,8 +32,9 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "generation_config.json",
 )
-"""What ``Tokenizer.save`` copies of a folder, where it is there."""
+"""What ``Tokenizer.save`` copies of a folder, where it is there: the last one for its stop ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +67,7 @@ class Tokenizer:
             strange = next((c for c in text if c not in _KNOWN), None)
             if strange is not None:
                 raise DataError(
-                    f"the text {text[:40]!a} has the character {strange!a}, which the tokenizer of {BUILTIN} "
+                    f"the text {text[:40]!a} has the character {strange!a}, which the tokenizer of {TINY} "
                     "does not know: it knows printable ASCII and newlines. Leave it out, or take another model."
                 )
         try:
@@ -111,7 +110,7 @@ class Tokenizer:
     def _render(self, messages: Sequence[Message]) -> str:
         if self.folder is None:
             raise DataError(
-                f"the tokenizer of {BUILTIN} has no chat template, and a prompt came as messages. "
+                f"the tokenizer of {TINY} has no chat template, and a prompt came as messages. "
                 "Give prompts as text, or take a model with a chat template."
             )
         return render(self.folder, messages)
@@ -129,7 +128,10 @@ _BUILTIN_CONFIG: Mapping[str, object] = {
 
 
 def builtin_tokenizer() -> Tokenizer:
-    """The character tokenizer of exactly 100 tokens: pad 0, bos 1, eos 2, unk 3, newline 4, then ASCII 32 to 126."""
+    """The tokenizer of ``builtin:tiny-llama-char``: exactly 100 tokens, one a character.
+
+    They are pad 0, bos 1, eos 2, unk 3, newline 4, then ASCII 32 to 126.
+    """
     vocab = {token: index for index, token in enumerate((*_SPECIALS, *_CHARACTERS))}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIALS])  # pyright: ignore[reportUnknownMemberType]
@@ -150,25 +152,17 @@ def builtin_tokenizer() -> Tokenizer:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of ``builtin:tiny-llama-char`` or of a Hugging Face folder.
+    """The tokenizer of ``builtin:NAME`` or of a local Hugging Face folder.
 
     eos is ``eos_token`` of tokenizer_config.json, else the first ``eos_token_id`` of generation_config.json or
     config.json; pad falls back to eos. Truncation and padding that tokenizer.json carries are switched off: nothing
     is cut without a trace. Missing or broken files, and a tokenizer without eos, raise DataError.
     """
-    if str(path).startswith("builtin:"):
-        if str(path) != BUILTIN:
-            raise DataError(f"model.path={str(path)!r} is no built-in model.{nearest(str(path), [BUILTIN])}")
-        return builtin_tokenizer()
-    return _load_folder(Path(path))
+    folder = folder_of(str(path))
+    return builtin_tokenizer() if folder is None else _load_folder(folder)
 
 
 def _load_folder(folder: Path) -> Tokenizer:
-    if not folder.is_dir():
-        raise DataError(
-            f"the model folder {folder} does not exist. Set model.path to a folder with config.json, safetensors and "
-            f"tokenizer.json, or to {BUILTIN}."
-        )
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise DataError(

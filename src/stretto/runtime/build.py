@@ -15,6 +15,7 @@ from stretto.backends.torch.hf_config import check_weights, load_hf_config
 from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import FakeEngineConfig
+from stretto.data.locations import locate
 from stretto.data.order import split
 from stretto.data.sources import load_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
@@ -45,9 +46,14 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """A recipe with everything resolved that needs no device: what will run, on what. Made before a run is created."""
+    """A recipe with everything resolved that needs no device: what will run, on what. Made before a run is created.
+
+    ``model``: where the policy is read from (a folder, or a built-in name); the recipe names the commit if it is from
+    the hub.
+    """
 
     recipe: Recipe
+    model: str
     phases: tuple[Phase, ...]
     tokenizer: Tokenizer
     train: Sequence[Prompt]
@@ -81,11 +87,14 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     graphs = [main_graph(recipe, given.workflow)]
     if recipe.warmup is not None:
         graphs.insert(0, warmup_graph(recipe.warmup))
+    model = locate(recipe.model.path, recipe.model.revision)
+    if model.revision != recipe.model.revision:  # the commit of a branch that may move
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"revision": model.revision})})
     if not isinstance(recipe.backend, FakeBackendConfig):
-        check_weights(recipe.model.path)
+        check_weights(model.path)
     _check_devices(recipe)
     reward = given.reward or resolve_reward(recipe.reward.use)
-    tokenizer = load_tokenizer(recipe.model.path)
+    tokenizer = load_tokenizer(model.path)
     prompts = load_prompts(recipe.prompts, tokenizer, given.prompts)
     train, held_out = split(prompts, recipe.prompts.held_out, recipe.seed)
     s = recipe.sampling
@@ -103,6 +112,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         phases.insert(0, warmup_phase(recipe, recipe.warmup, graphs[0], train, sampling))
     job = Job(
         recipe=recipe,
+        model=model.path,
         phases=tuple(phases),
         tokenizer=tokenizer,
         train=train,
@@ -164,7 +174,7 @@ def max_len_of(job: Job) -> int:
             f"engine.max_len={e.max_len} is shorter than {needs}: {job.longest} tokens. "
             "Raise engine.max_len, or leave it 0."
         )
-    positions = load_hf_config(job.recipe.model.path).get("max_position_embeddings")
+    positions = load_hf_config(job.model).get("max_position_embeddings")
     if isinstance(positions, int) and (e.max_len or job.longest) > positions:
         raise DataError(
             f"{needs} is {job.longest} tokens (engine.max_len={e.max_len}), and the model was made for {positions}. "
@@ -177,7 +187,7 @@ def _check_vocabulary(job: Job) -> None:
     """Every token of a prompt is one the model has: a tokenizer may know more, and a given Prompt may hold anything."""
     if isinstance(job.recipe.engine, FakeEngineConfig):
         return
-    size = load_hf_config(job.recipe.model.path).get("vocab_size")
+    size = load_hf_config(job.model).get("vocab_size")
     for prompt in (*job.train, *job.held_out):
         ids = prompt.token_ids
         if isinstance(size, int) and (ids.min() < 0 or ids.max() >= size):
@@ -212,7 +222,7 @@ def _open_backend(job: Job) -> TrainBackend:
 
     set_threads(recipe.backend.threads)
     specs = {
-        model: ModelSpec(path=recipe.model.path, trainable="train" in roles, value_head=model == "critic")
+        model: ModelSpec(path=job.model, trainable="train" in roles, value_head=model == "critic")
         for model, roles in sorted(models.items())
     }
     return TorchBackend(specs, recipe.backend, recipe.seed)
@@ -237,7 +247,7 @@ def _open_engine(job: Job) -> RolloutEngine:
 
     e = recipe.engine
     return NativeEngine(
-        load_hf_config(recipe.model.path),
+        load_hf_config(job.model),
         slots=e.slots,
         max_len=max_len_of(job),
         dtype=e.dtype,

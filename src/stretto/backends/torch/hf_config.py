@@ -1,23 +1,21 @@
-"""What a model folder says about itself: its ``config.json``, and the built-in Models that need no folder. No weights
-are read here and no torch is loaded, so that a plan or an engine can be made from it.
+"""What a model says about itself: its ``config.json``, and the configuration of built-in Models that have no folder.
+No weights are read here and no torch is loaded, so that a plan or an engine can be made from it.
 """
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
-from stretto.errors import DataError, nearest
+from stretto.data.locations import TINY, folder_of
+from stretto.errors import DataError
 from stretto.types import Json
 
-__all__ = ["BUILTIN_PREFIX", "SUPPORTED", "check_weights", "load_hf_config", "model_folder"]
-
-BUILTIN_PREFIX = "builtin:"
+__all__ = ["SUPPORTED", "check_weights", "load_hf_config"]
 
 SUPPORTED = ("llama", "qwen2", "qwen3")
 """The values of ``model_type`` that are understood; SmolLM is a ``llama``."""
 
-BUILTIN: Mapping[str, Mapping[str, Json]] = {
-    "tiny-llama-char": {
+_MADE: Mapping[str, Mapping[str, Json]] = {
+    TINY: {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": 100,
@@ -42,20 +40,18 @@ BUILTIN: Mapping[str, Mapping[str, Json]] = {
         "dtype": "float32",
     }
 }
-"""Built-in Models by name; ``tiny-llama-char`` has 1,062,528 parameters, its embeddings tied."""
+"""Built-in Models whose weights are drawn from the seed: this one has 1,062,528 parameters, its embeddings tied."""
 
 
 def load_hf_config(path: str) -> Mapping[str, Json]:
-    """The configuration of ``path`` (``builtin:NAME`` or a folder) as in its ``config.json``.
+    """The configuration of ``path`` (``builtin:NAME`` or a local folder) as in its ``config.json``.
 
     DataError if there is none, if it cannot be read, or if it is of a family that is not supported.
     """
-    if path.startswith(BUILTIN_PREFIX):
-        name = path.removeprefix(BUILTIN_PREFIX)
-        if name not in BUILTIN:
-            raise DataError(f"there is no built-in model {name!r}.{nearest(name, BUILTIN)}")
-        return BUILTIN[name]
-    file = model_folder(path) / "config.json"
+    folder = folder_of(path)
+    if folder is None:
+        return _MADE[path]
+    file = folder / "config.json"
     if not file.is_file():
         raise DataError(f"the model folder {path!r} has no config.json. Give a folder in the Hugging Face layout.")
     try:
@@ -78,20 +74,10 @@ def load_hf_config(path: str) -> Mapping[str, Json]:
 
 def check_weights(path: str) -> None:
     """DataError if the model at ``path`` has no weights to load; nothing is loaded."""
-    if path.startswith(BUILTIN_PREFIX) or list(model_folder(path).glob("*.safetensors")):
+    folder = folder_of(path)
+    if folder is None or list(folder.glob("*.safetensors")):
         return
     raise DataError(
         f"the model folder {path!r} has no *.safetensors file: its weights are missing. Download them, or "
         "convert them to safetensors; other formats are not read."
     )
-
-
-def model_folder(path: str) -> Path:
-    """``path`` as a folder that exists. DataError if it does not."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise DataError(
-            f"the model folder {path!r} does not exist. Give a local folder with config.json and *.safetensors, "
-            f"or {', '.join(BUILTIN_PREFIX + name for name in BUILTIN)}."
-        )
-    return folder

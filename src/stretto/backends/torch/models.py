@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -16,8 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from stretto.backends.torch.attention import PACKED_ATTENTION, register_packed_attention
-from stretto.backends.torch.hf_config import BUILTIN_PREFIX, check_weights, load_hf_config, model_folder
+from stretto.backends.torch.hf_config import check_weights, load_hf_config
 from stretto.backends.torch.packing import Pack
+from stretto.data.locations import folder_of
 from stretto.errors import DataError
 from stretto.types import Json
 
@@ -74,12 +76,13 @@ class Network(nn.Module):
 def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Network:
     """The Model of ``spec``, float32, in evaluation mode (no dropout). No global random state is read or changed.
 
-    Initial weights of built-in Models depend on ``seed`` alone, so all Models of one path start equal. A value head
+    Initial weights that are not loaded depend on ``seed`` alone, so all Models of one path start equal. A value head
     starts at zero. DataError names a folder's missing config, weights or tensors.
     """
     register_packed_attention()
     config = load_hf_config(spec.path)
-    causal = _from_seed(config, seed) if spec.path.startswith(BUILTIN_PREFIX) else _from_folder(spec.path)
+    folder = folder_of(spec.path)
+    causal = _from_seed(config, seed) if folder is None else _from_folder(spec.path, folder)
     if getattr(causal.get_output_embeddings(), "bias", None) is not None:
         raise DataError(f"the model in {spec.path!r} has a bias in its head, which is not supported. Choose another.")
     with torch.device("cpu"):
@@ -101,12 +104,12 @@ def _no_progress_bar() -> Iterator[None]:
             enable_progress_bar()
 
 
-def _from_folder(path: str) -> PreTrainedModel:
+def _from_folder(path: str, folder: Path) -> PreTrainedModel:
     check_weights(path)
     try:
         with _no_progress_bar():
             loaded = AutoModelForCausalLM.from_pretrained(
-                str(model_folder(path)),
+                str(folder),
                 local_files_only=True,
                 use_safetensors=True,
                 dtype=torch.float32,
