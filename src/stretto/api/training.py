@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
+from stretto.api.progress import shown
 from stretto.api.runs import resume as resume_run
 from stretto.api.runs import start
 from stretto.environments.rewards import Reward
@@ -63,6 +64,7 @@ def train(
     model: str | Mapping[str, object] | None = None,
     held_out: float | None = None,
     observer: Observer | None = None,
+    progress: bool | None = None,
     **sections: object,
 ) -> Run:
     """Train, and return the finished run.
@@ -72,7 +74,8 @@ def train(
     ``(prompt, trajectory) -> float`` (or its name, or a section). ``model``: a folder or built-in name. ``held_out``:
     the share of the prompts that is kept for evaluation (of given ones none by default). Everything else is a section
     of a recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``. No ``__main__`` guard
-    is needed.
+    is needed. ``progress``: show on standard output how it goes, as the command line does (None: on a terminal or in a
+    notebook); ``observer`` gets every event.
 
     Example::
 
@@ -85,7 +88,8 @@ def train(
     Raises ConfigError, GraphError or DataError before anything starts, RunError if the run failed.
     """
     asked = ask(what, with_model(sections, model, held_out), prompts=prompts, reward=reward)
-    return Run(start(asked.recipe, hint=asked.hint, given=asked.given, observer=observer))
+    with shown(progress, observer) as seen:
+        return Run(start(asked.recipe, hint=asked.hint, given=asked.given, observer=seen))
 
 
 def resume(
@@ -97,10 +101,13 @@ def resume(
     overrides: Sequence[str] = (),
     runs_dir: str | Path = "runs",
     observer: Observer | None = None,
+    progress: bool | None = None,
 ) -> Run:
     """Go on with a run that stopped; pass again the Python objects it was made with.
 
-    ``overrides`` are keys that a resume may change, as on the command line: ``["steps=200"]``.
+    ``overrides`` are keys that a resume may change, as on the command line: ``["steps=200"]``. ``progress`` and
+    ``observer`` are those of ``train``.
     """
     given = Given(workflow=workflow, prompts=prompts, reward=reward)
-    return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=observer))
+    with shown(progress, observer) as seen:
+        return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=seen))

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from stretto.cli.completion import keys, recipes, runs
+
 if TYPE_CHECKING:
-    from stretto.cli.progress import Observer
+    from stretto.api.progress import Observer
     from stretto.config.load import LoadedRecipe
     from stretto.graph import Graph
     from stretto.store import RunView
 
-__all__ = ["RunsDir", "register"]
+__all__ = ["RunsDir", "TakesKeys", "register"]
 
 RECIPE = "A packaged name, a YAML file, or module:function."
 KEYS = "Recipe keys to set, such as steps=100 backend.lr=3e-5 warmup=null."
 
-Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE)]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help=KEYS)]
+Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help=RECIPE, autocompletion=recipes)]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help=KEYS, autocompletion=keys)]
 RunsDir = Annotated[Path, typer.Option("--dir", help="The folder of runs.")]
 
 STATUS = {"done": 0, "failed": 3, "killed": 3, "interrupted": 130, "running": 0}
@@ -49,7 +51,27 @@ SUFFIXES = {
 """What ``graph -o FILE`` writes if no format is given."""
 
 
-class _WithKeys(TyperCommand):
+class Phase(StrEnum):
+    """Which phase ``graph`` draws."""
+
+    main = "main"
+    warmup = "warmup"
+
+
+class TakesKeys(TyperCommand):
+    """A command that takes ``key=value``, and answers a key that was written as an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; click's hook."""
+        options = {name for param in self.params for name in param.opts} | set(self.get_help_option_names(ctx))
+        for index, given in enumerate(args):
+            option, equals, value = given.partition("=")
+            if option.startswith("--") and len(option) > 2 and option not in options and not ctx.resilient_parsing:
+                _refuse_option(option, value if equals else next(iter(args[index + 1 :]), ""))
+        return super().parse_args(ctx, args)
+
+
+class _WithKeys(TakesKeys):
     """A command whose help ends with every key of a recipe."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -64,10 +86,24 @@ class _WithKeys(TyperCommand):
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command(cls=_WithKeys)(train)
-    app.command()(check)
-    app.command()(graph)
-    app.command()(resume)
-    app.command(name="eval")(evaluate)
+    app.command(cls=TakesKeys)(check)
+    app.command(cls=TakesKeys)(graph)
+    app.command(cls=TakesKeys)(resume)
+    app.command(name="eval", cls=TakesKeys)(evaluate)
+
+
+def _refuse_option(option: str, value: str) -> None:
+    """Raises ConfigError that shows how a key is written, if ``option`` is one; other options are click's to refuse."""
+    from stretto.config.checking import known_keys
+    from stretto.errors import ConfigError
+
+    name = option.lstrip("-").replace("-", "_")
+    known = set(known_keys())
+    places = [name] if name in known else sorted({key for key in known if key.rpartition(".")[2] == name})
+    if places:
+        shown = value if value and not value.startswith("-") else "VALUE"
+        written = " or ".join(f"{key}={shown}" for key in places)
+        raise ConfigError(f"{option} is no option: keys of a recipe are written without dashes. Write {written}.")
 
 
 def train(recipe: Recipe, overrides: Overrides = None) -> None:
@@ -103,12 +139,18 @@ def check(recipe: Recipe, overrides: Overrides = None) -> None:
 
 
 def graph(
-    what: Annotated[str, typer.Argument(metavar="RECIPE|WORKFLOW", help=f"{RECIPE} Or a workflow: grpo, ppo, sft.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE|WORKFLOW", help=f"{RECIPE} Or a workflow: grpo, ppo, sft.", autocompletion=recipes
+        ),
+    ],
     overrides: Overrides = None,
     format: Annotated[
         Format | None, typer.Option("--format", "-f", help="How to draw it; by default as FILE ends, else as text.")
     ] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write to a file instead.")] = None,
+    phase: Annotated[Phase, typer.Option("--phase", help="Which phase of a recipe.")] = Phase.main,
 ) -> None:
     """Draw the graph of a recipe or workflow.
 
@@ -118,7 +160,7 @@ def graph(
 
     if format is None:
         format = Format.text if out is None else _format_of(out)
-    text = _draw(_graph_of(what, overrides), format).rstrip("\n") + "\n"
+    text = _draw(_graph_of(what, overrides, phase.value), format).rstrip("\n") + "\n"
     if out is None:
         sys.stdout.write(text)
         return
@@ -130,7 +172,7 @@ def graph(
 
 
 def resume(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or folder.", autocompletion=runs)],
     overrides: Overrides = None,
     fork: Annotated[
         str | None, typer.Option("--fork", metavar="NAME", help="Go on as a new run, whose every key may change.")
@@ -158,7 +200,10 @@ def resume(
 
 
 def evaluate(
-    target: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run's name or folder, or a model's folder.")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="RUN|MODEL", help="A run's name or folder, or a model's folder.", autocompletion=runs),
+    ],
     overrides: Overrides = None,
 ) -> None:
     """Evaluate a run's policy, or a model.
@@ -169,7 +214,7 @@ def evaluate(
     Example: stretto eval quickstart evaluate.limit=200
     """
     from stretto.api import evaluate as evaluate_target
-    from stretto.cli.progress import percent
+    from stretto.api.progress import percent
 
     print(f"{target}: evaluating", flush=True)
     result = evaluate_target(target, overrides or [], observer=None)
@@ -178,7 +223,7 @@ def evaluate(
 
 def _run(go: "Callable[[Observer], RunView]") -> None:
     """Run with a display, then say how it ended. The exit status is the run's."""
-    from stretto.cli.progress import can_draw, watching
+    from stretto.api.progress import can_draw, watching
     from stretto.cli.summary import end_of_run
 
     with watching(sys.stdout) as observer:
@@ -197,7 +242,7 @@ def _load(recipe: str, overrides: list[str] | None) -> "LoadedRecipe":
     return load_recipe(recipe, overrides or [], packaged=FOLDER)
 
 
-def _graph_of(what: str, overrides: list[str] | None) -> "Graph":
+def _graph_of(what: str, overrides: list[str] | None, phase: str = "main") -> "Graph":
     """The graph of a workflow (its name, its file, its ``module:function``), or else of a recipe."""
     from stretto.errors import ConfigError, nearest
     from stretto.recipes import packaged
@@ -214,7 +259,7 @@ def _graph_of(what: str, overrides: list[str] | None) -> "Graph":
 
     from stretto.api import graph_of
 
-    return graph_of(recipe)
+    return graph_of(recipe, phase)
 
 
 def _is_workflow(what: str) -> bool:

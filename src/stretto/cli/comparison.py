@@ -4,7 +4,7 @@ equal are. Plain text made from their records."""
 import json
 from collections.abc import Callable, Sequence
 
-from stretto.cli.progress import duration, percent
+from stretto.api.progress import duration, percent
 from stretto.store import RunView, first_difference, settings_of
 from stretto.types import Json
 

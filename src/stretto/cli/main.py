@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import stretto
-from stretto.cli import commands, new, runs, trying
+from stretto.cli import commands, completion, new, runs, trying
 from stretto.errors import Interrupted, StrettoError
 
 __all__ = ["app", "exit_status", "main"]
@@ -59,6 +59,7 @@ new.register(app)
 commands.register(app)
 runs.register(app)
 trying.register(app)
+completion.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a sign that a terminal lacks must not end a command
+    completion.prepare()
     given = list(sys.argv[1:] if arguments is None else arguments)
     plain = [a for a in given if a != "--debug"]
     return exit_status(lambda: app(plain, prog_name="stretto"), debug=plain != given)

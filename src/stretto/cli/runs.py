@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stretto.cli.commands import RunsDir
+from stretto.cli.completion import runs as run_names
 
 if TYPE_CHECKING:
     from stretto.store import RunView
 
 __all__ = ["register"]
 
-Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN...", help="Names or folders of runs.")]
+Runs = Annotated[
+    list[str] | None, typer.Argument(metavar="RUN...", help="Names or folders of runs.", autocompletion=run_names)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
@@ -78,7 +81,10 @@ def list_all(as_json: Json = False, runs_dir: RunsDir = Path("runs")) -> None:
 
 @group.command()
 def show(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A name or folder; the newest by default.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A name or folder; the newest by default.", autocompletion=run_names),
+    ] = None,
     as_json: Json = False,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
@@ -88,7 +94,7 @@ def show(
 
     Example: stretto runs show quickstart --json
     """
-    from stretto.cli.progress import can_draw
+    from stretto.api.progress import can_draw
     from stretto.cli.summary import describe_run
     from stretto.store import RunView, find_run, newest_run
 
@@ -101,7 +107,10 @@ def show(
 
 @group.command()
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Names or folders of two runs or more.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN RUN...", help="Names or folders of two runs or more.", autocompletion=run_names),
+    ],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Draw them over each other too (.png, .svg).")
     ] = None,
@@ -157,7 +166,7 @@ def plot(
 
 @group.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or folder.", autocompletion=run_names)],
     what: Annotated[
         What, typer.Option("--what", help="The policy, the numbers of steps and evaluations, or what was written.")
     ] = What.model,

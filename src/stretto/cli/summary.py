@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stretto.api.progress import duration, percent
 from stretto.cli.curve import curve_of, draw_chart
 from stretto.cli.plot import Plot, save_plot
-from stretto.cli.progress import duration, percent
 from stretto.store import Evaluation, Example, PhaseBody, RunView, word_for
 
 __all__ = ["Pair", "compared", "describe_run", "end_of_run", "run_table"]

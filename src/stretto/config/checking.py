@@ -98,6 +98,9 @@ def _unknown(key: str, model: SectionType, prefix: str) -> str:
         if siblings:
             section, types = prefix.rstrip("."), " or ".join(variant_of(s) for s in siblings)
             return f"{key} is not read by {section}.type={kind}, only by type {types}. Take it out, or change the type."
+    places = sorted({known for known in known_keys() if known.rpartition(".")[2] == key})
+    if places:
+        return f"{key} is not a key of recipes. Did you mean {' or '.join(places)}?"
     near = nearest(key, [f"{prefix}{n}" for n in model.model_fields])
     if "Did you mean" not in near:
         near = nearest(key, known_keys()) if "Did you mean" in nearest(key, known_keys()) else near

@@ -38,6 +38,11 @@ def load_recipe(source: str, overrides: Sequence[str] = (), *, packaged: Path) -
     else:
         path = find_recipe(source, packaged, Path())
         layer, hint, origin = read_layers(path, packaged), path.stem, str(path)
+    if "nodes" in layer.tree:
+        raise ConfigError(
+            f"{source} is a workflow (it has nodes), and a recipe belongs here. Draw it by `stretto graph {source}`, "
+            f"or give it to a recipe: `stretto train quickstart workflow={source}`."
+        )
     places = {k: place for k, place in layer.places.items() if not any(_covers(o.key, k) for o in parsed)}
     recipe = build_recipe(apply(layer.tree, parsed), places)
     return LoadedRecipe(recipe=recipe, hint=hint, origin=origin)

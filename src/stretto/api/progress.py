@@ -1,10 +1,11 @@
-"""What a run says while it goes: a live region on a terminal, plain lines elsewhere.
+"""What a run says while it goes: a live region on a terminal, plain lines elsewhere. For command line and Python.
 
 Observers of the run's events, called in the thread that records them; they read nothing else and decide nothing.
 ``Progress`` folds events into where the run stands, the displays show it.
 """
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,17 @@ from stretto.store import (
     StepBody,
 )
 
-__all__ = ["LiveDisplay", "Observer", "PlainDisplay", "Progress", "can_draw", "duration", "percent", "watching"]
+__all__ = [
+    "LiveDisplay",
+    "Observer",
+    "PlainDisplay",
+    "Progress",
+    "can_draw",
+    "duration",
+    "percent",
+    "shown",
+    "watching",
+]
 
 Observer: TypeAlias = Callable[[Event], None]
 
@@ -216,6 +227,30 @@ def watching(out: TextIO) -> Iterator[Observer]:
             yield display
     else:
         yield PlainDisplay(out)
+
+
+@contextmanager
+def shown(progress: bool | None, observer: Observer | None) -> Iterator[Observer | None]:
+    """What observes a run that Python starts: ``observer``, and a display on standard output.
+
+    ``progress`` None: a display if somebody looks, on a terminal or in a notebook.
+    """
+    if not (_is_looked_at() if progress is None else progress):
+        yield observer
+        return
+    with watching(sys.stdout) as display:
+
+        def both(event: Event) -> None:
+            display(event)
+            if observer is not None:
+                observer(event)
+
+        yield both
+
+
+def _is_looked_at() -> bool:
+    # A notebook's kernel has ipykernel loaded; its standard output is no terminal, and gets plain lines.
+    return sys.stdout.isatty() or "ipykernel" in sys.modules
 
 
 def can_draw(out: TextIO) -> bool:

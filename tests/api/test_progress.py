@@ -4,11 +4,12 @@ import io
 import os
 import pty
 import re
+import sys
 
 import pytest
 from rich.console import Console
 
-from stretto.cli.progress import LiveDisplay, PlainDisplay, Progress, duration, percent, watching
+from stretto.api.progress import LiveDisplay, PlainDisplay, Progress, duration, percent, watching
 from stretto.store import AttemptBody, EvalBody, Event, PhaseBody, ResumedFrom, SettingBody, StepBody
 
 
@@ -142,3 +143,33 @@ def test_words_for_numbers():
         "1h 04m",
     ]
     assert percent(0.4567) == "45.7%"
+
+
+RECIPE = {
+    "prompts": ["1+1=", "2+2="],
+    "reward": "exact_match",
+    "steps": 2,
+    "engine": {"type": "fake"},
+    "backend": {"type": "fake"},
+    "schedule": {"groups_per_step": 2},
+}
+
+
+def test_a_run_from_python_shows_its_progress_when_asked_or_looked_at(tmp_path, monkeypatch, capsys):
+    from stretto import train
+
+    monkeypatch.chdir(tmp_path)
+    events = []
+    with pytest.raises(Exception, match="answer"):  # the reward has no answer to compare with: a failed run shows too
+        train("grpo", progress=True, observer=events.append, **RECIPE)
+    assert "run grpo, seed 0" in capsys.readouterr().out
+    assert [e.kind for e in events][:2] == ["run", "attempt"]
+    recipe = {**RECIPE, "prompts": [{"prompt": "1+1=", "answer": "2"}]}
+    train("grpo", **recipe)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    train("grpo", **recipe)
+    assert "main starts (grpo, 2 steps)" in capsys.readouterr().out
+    train("grpo", progress=False, **recipe)
+    assert capsys.readouterr().out == ""
