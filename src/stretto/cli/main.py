@@ -55,10 +55,11 @@ def options(
     """
 
 
+# Help lists them in this order: the way of a task from nothing to a comparison.
 new.register(app)
+trying.register(app)
 commands.register(app)
 runs.register(app)
-trying.register(app)
 completion.register(app)
 
 
