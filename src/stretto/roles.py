@@ -7,13 +7,27 @@ are what a node asks for by annotating a parameter; the runtime binds each to a 
 Floor 0 knows no torch: a tensor that crosses these interfaces is a ``Buffer``, which both sides understand.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from stretto.types import Batch, Column, Finish, Floats, Group, Ints, LossRef, Metrics, Prompt, Span, UpdateReport
+from stretto.types import (
+    Batch,
+    Column,
+    Finish,
+    Floats,
+    Group,
+    Ints,
+    Json,
+    LossRef,
+    Message,
+    Metrics,
+    Prompt,
+    Span,
+    UpdateReport,
+)
 
 __all__ = [
     "ROLES",
@@ -21,6 +35,8 @@ __all__ = [
     "Buffer",
     "Completion",
     "EngineStatus",
+    "Environment",
+    "Episode",
     "Generate",
     "Judge",
     "MemoryLevel",
@@ -32,10 +48,13 @@ __all__ = [
     "Tokenize",
     "Train",
     "TrainBackend",
+    "TurnBudget",
     "Want",
     "WeightSink",
     "WeightSync",
 ]
+
+T = TypeVar("T")
 
 Buffer: TypeAlias = Any
 """A tensor of the library on both ends (torch.Tensor here). Opaque to floor 0."""
@@ -256,8 +275,58 @@ class Generate(Protocol):
         """The temperature completions are sampled at."""
         ...
 
-    def complete(self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0) -> AsyncIterator[Completion]:
-        """One completion per sample index; its seed is a function of (run seed, draw, sample, turn)."""
+    def complete(
+        self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0, max_tokens: int | None = None
+    ) -> AsyncIterator[Completion]:
+        """One completion per sample index; its seed is a function of (run seed, draw, sample, turn).
+
+        ``max_tokens``: less than the recipe's ``sampling.max_tokens``, where the budget of a row leaves less.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnBudget:
+    """How far an attempt may go: completions, and tokens of its row. ``on_length``: what a cut completion means."""
+
+    max_turns: int
+    max_total_tokens: int
+    on_length: Literal["end", "reply"] = "end"
+
+
+class Episode(Protocol):
+    """One environment, made for one attempt. Its failures are the recipe's policy's: let them through."""
+
+    async def start(self) -> str | tuple[Message, ...] | None:
+        """Make it; what it says first."""
+        ...
+
+    async def reply(self, text: str) -> str | tuple[Message, ...] | None:
+        """Tell it what the policy wrote; what it says then, None at the end."""
+        ...
+
+    async def end(self) -> Json:
+        """Its score (a number, numbers by name, or None), the last thing it is asked."""
+        ...
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """The environment of a recipe, bound to the draw that a per-group node is running for."""
+
+    @property
+    def draw(self) -> int:
+        """The draw of the Group being made."""
+        ...
+
+    @property
+    def budget(self) -> TurnBudget | None:
+        """How far an attempt may go; None if the recipe has no environment, so that every attempt is one turn."""
+        ...
+
+    async def play(self, prompt: Prompt, sample: int, conversation: Callable[[Episode], Awaitable[T]]) -> T:
+        """What ``conversation`` gives with a fresh environment; it is called again if the environment failed and the
+        recipe's policy is to retry. Its random numbers are a function of (run seed, draw, sample)."""
         ...
 
 
@@ -296,6 +365,19 @@ class Tokenize(Protocol):
         """What ends an answer to ``prompt``: of messages, what ends a turn by the chat template; of text, the eos."""
         ...
 
+    def encode_chat(self, messages: Sequence[Message]) -> Ints:
+        """A conversation by the chat template, up to where the assistant's next answer begins."""
+        ...
+
+    def continue_chat(
+        self, token_ids: Ints, before: Sequence[Message], written: str, then: Sequence[Message]
+    ) -> Ints | None:
+        """What goes behind a row of ``before`` and the policy's ``written`` so that it reads ``then`` and may answer.
+
+        None if the chat template would rewrite what stands there: then a new trajectory has to begin.
+        """
+        ...
+
 
 @runtime_checkable
 class Score(Protocol):
@@ -329,6 +411,7 @@ ROLES: Mapping[str, type] = {
     "generate": Generate,
     "judge": Judge,
     "tokenize": Tokenize,
+    "environment": Environment,
     "score": Score,
     "train": Train,
 }

@@ -6,18 +6,45 @@ the driver, pool, runner and store; only the arithmetic of a Model is missing.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from stretto.errors import EngineError
-from stretto.roles import Completion, EngineStatus, MemoryLevel, NamedTensor, Request, Sampling, Want, WeightSink
-from stretto.types import Batch, Column, Group, Key, LossRef, Metric, Metrics, Prompt, Span, Trajectory, UpdateReport
+from stretto.roles import (
+    Completion,
+    EngineStatus,
+    Episode,
+    MemoryLevel,
+    NamedTensor,
+    Request,
+    Sampling,
+    TurnBudget,
+    Want,
+    WeightSink,
+)
+from stretto.types import (
+    Batch,
+    Column,
+    Group,
+    Json,
+    Key,
+    LossRef,
+    Message,
+    Metric,
+    Metrics,
+    Prompt,
+    Span,
+    Trajectory,
+    UpdateReport,
+)
 
-__all__ = ["FakeBackend", "FakeEngine", "make_batch", "make_group", "make_prompt", "same"]
+T = TypeVar("T")
+
+__all__ = ["FakeBackend", "FakeEngine", "FakeEnvironment", "make_batch", "make_group", "make_prompt", "same"]
 
 
 def make_prompt(uid: str = "p", token_ids: Sequence[int] = (1, 5, 6), answer: str = "7") -> Prompt:
@@ -62,6 +89,35 @@ def same(a: Group, b: Group) -> bool:
         and s.logprobs_T.tobytes() == t.logprobs_T.tobytes()
         for s, t in zip(a.trajectories, b.trajectories, strict=True)
     )
+
+
+class FakeEnvironment:
+    """The role Environment. ``FakeEnvironment()``: attempts are one turn. With ``make`` (a user's class) and a budget:
+    they are played against ``make(prompt)`` in place, and what it raises is let through."""
+
+    draw = 0
+
+    def __init__(self, make: Callable[[Prompt], Any] | None = None, budget: TurnBudget | None = None) -> None:
+        self._make, self.budget = make, budget
+
+    async def play(self, prompt: Prompt, sample: int, conversation: Callable[[Episode], Awaitable[T]]) -> T:
+        """The conversation with a fresh environment."""
+        assert self._make is not None
+        return await conversation(_FakeEpisode(self._make(prompt)))
+
+
+class _FakeEpisode:
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    async def start(self) -> str | tuple[Message, ...] | None:
+        return self._made.start()
+
+    async def reply(self, text: str) -> str | tuple[Message, ...] | None:
+        return self._made.reply(text)
+
+    async def end(self) -> Json:
+        return self._made.score() if hasattr(self._made, "score") else None
 
 
 class FakeEngine:

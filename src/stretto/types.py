@@ -97,6 +97,10 @@ class Trajectory:
     log-prob of each written token under the distribution it was sampled from, 0 where ``mask_T`` is 0 (and everywhere
     for demonstrations). ``versions`` covers the masked tokens in order. ``reward`` is None until it has been judged.
     Where a stop string ended it, that is ``info["stop"]``: its tokens are in the row, and ``text`` ends before it.
+
+    ``text`` is the policy's last completion. With an environment, ``info`` has ``turns``, all that was said after the
+    prompt; ``truncated``, whether a budget ended it; and ``environment``, its score. An attempt whose chat template
+    rewrote the past has several parts (``key.part``); the last one has the whole conversation.
     """
 
     key: Key
@@ -115,6 +119,14 @@ class Trajectory:
     def num_written(self) -> int:
         """How many tokens the policy wrote."""
         return int(np.count_nonzero(self.mask_T))
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was said after the prompt: the policy's completions (``assistant``) and the environment's replies."""
+        turns = self.info.get("turns")
+        if not isinstance(turns, Sequence) or isinstance(turns, str):
+            return (Message(role="assistant", content=self.text),)
+        return tuple(Message(**turn) for turn in turns)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
 
     def judged(self, rewards: Mapping[str, float | None], reward: float) -> "Trajectory":
         """The same trajectory with its rewards; written out because ``replace`` is several times slower."""
@@ -141,6 +153,18 @@ class Group:
     prompt: Prompt
     trajectories: tuple[Trajectory, ...]
 
+    @property
+    def attempts(self) -> tuple[Trajectory, ...]:
+        """One trajectory per attempt: the last part of those that have several. What is judged and counted."""
+        if not any(t.key.part for t in self.trajectories):
+            return self.trajectories
+        last: dict[tuple[int, str], Trajectory] = {}
+        for t in self.trajectories:
+            held = last.get((t.key.sample, t.key.model))
+            if held is None or held.key.part < t.key.part:
+                last[t.key.sample, t.key.model] = t
+        return tuple(last.values())
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
@@ -157,6 +181,16 @@ class Batch:
     def keys(self) -> tuple[Key, ...]:
         """Their keys [B]."""
         return tuple(t.key for t in self.trajectories)
+
+    @cached_property
+    def attempts(self) -> NDArray[np.int64]:
+        """The number of the attempt that each row [B] is a part of, from 0 in order of their first rows.
+
+        Parts of an attempt share its reward and its advantage. Mostly every row is an attempt of its own.
+        """
+        numbers: dict[tuple[int, int, str], int] = {}
+        of_row = [numbers.setdefault((k.draw, k.sample, k.model), len(numbers)) for k in self.keys]
+        return np.asarray(of_row, np.int64)
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from stretto.errors import DataError
 from stretto.graph import dump_graph, load_graph
 from stretto.roles import Completion
 from stretto.runtime.graphs import main_graph
-from stretto.testing import make_batch, make_prompt
+from stretto.testing import FakeEnvironment, make_batch, make_prompt
 from stretto.types import Column, Credit, Message, Metric, Span, UpdateReport
 from stretto.workflows.builtin import WORKFLOWS
 from stretto.workflows.nodes import NODES, demonstrate, fit_values, logprobs, report, rollout, update_policy
@@ -62,7 +62,7 @@ class Learner:
 def test_rollout_masks_by_length_and_trains_the_end_token():
     # pitfalls 14, 15, 18
     prompt = make_prompt(token_ids=[1, 2, 2])  # the prompt holds the eos id itself
-    group = asyncio.run(rollout(prompt, Generator(), Tokens(), n=4))
+    group = asyncio.run(rollout(prompt, Generator(), Tokens(), FakeEnvironment(), n=4))
     assert [t.key.sample for t in group.trajectories] == [0, 1, 2, 3]
     longer = group.trajectories[1]
     assert longer.token_ids_T.tolist() == [1, 2, 2, 52, 2]

@@ -128,19 +128,23 @@ def judged_rewards(batch: Batch) -> Doubles:
 def group_credit(batch: Batch, *, scale: Literal["group_std", "none"] = "group_std", epsilon: float = 1e-6) -> Credit:
     """Group-relative advantages of a batch: every written token of a trajectory gets the trajectory's.
 
-    Siblings are the trajectories of one draw by one Model. Groups without a difference, and groups of one, are counted.
+    Siblings are the attempts of one draw by one Model; all parts of an attempt get its advantage. Groups without a
+    difference, and groups of one, are counted.
     """
     rewards_B = judged_rewards(batch)
-    advantages_B = np.zeros_like(rewards_B)
+    # Each attempt counts once, whatever its number of parts: its last row stands for it.
+    last_A = np.zeros(int(batch.attempts.max(initial=-1)) + 1, np.int64)
+    last_A[batch.attempts] = np.arange(len(batch.keys))
+    advantages_A = np.zeros(len(last_A))
     constant = single = groups = 0
-    for rows_PG in _siblings(batch):
-        members_PG = rewards_B[rows_PG]
-        advantages_B[rows_PG] = group_advantages(members_PG, scale=scale, epsilon=epsilon)
+    for attempts_PG in _siblings(batch, last_A):
+        members_PG = rewards_B[last_A[attempts_PG]]
+        advantages_A[attempts_PG] = group_advantages(members_PG, scale=scale, epsilon=epsilon)
         num, size = members_PG.shape
         groups += num
         single += num if size == 1 else 0
         constant += int((members_PG.max(1) == members_PG.min(1)).sum()) if size > 1 else 0
-    per_token = np.repeat(advantages_B, np.diff(batch.offsets)) * batch.mask
+    per_token = np.repeat(advantages_A[batch.attempts], np.diff(batch.offsets)) * batch.mask
     return Credit(
         advantages=Column.per_token("advantages", batch, per_token),
         metrics={
@@ -164,10 +168,12 @@ def gae_credit(
     """Advantages and returns of a batch by GAE from the critic's ``values`` [N].
 
     With ``ref`` (the reference's log-probs) and ``kl_coef`` the reward of each token is lessened by ``kl_coef`` times
-    the KL estimate between the sampler's log-probs and the reference's. Returns are taken before whitening.
+    the KL estimate between the sampler's log-probs and the reference's. Returns are taken before whitening. The parts
+    of an attempt are one sequence, with its reward at the end of the last.
     """
     rewards_B = judged_rewards(batch)
-    rewards = place_rewards(rewards_B, batch.mask, batch.offsets)
+    offsets = _attempt_offsets(batch)
+    rewards = place_rewards(rewards_B[np.searchsorted(batch.offsets, offsets[1:]) - 1], batch.mask, offsets)
     metrics: dict[str, Metric] = {}
     if kl_coef:
         if ref is None:
@@ -179,7 +185,7 @@ def gae_credit(
         kl = np.where(batch.mask != 0, kl_estimate(sampled, ref.values, kl_kind), 0.0)
         rewards = rewards - kl_coef * kl
         metrics["credit/kl"] = Metric("mean", float(kl.sum()), batch.num_written)
-    advantages, returns = gae(rewards, values.values, batch.mask, batch.offsets, gamma=gamma, lam=lam)
+    advantages, returns = gae(rewards, values.values, batch.mask, offsets, gamma=gamma, lam=lam)
     metrics["credit/return"] = Metric("mean", float(returns.sum()), batch.num_written)
     metrics["credit/advantage"] = Metric("mean", float(advantages.sum()), batch.num_written)
     if whitened:
@@ -191,12 +197,24 @@ def gae_credit(
     )
 
 
-def _siblings(batch: Batch) -> list[NDArray[np.int64]]:
-    """The rows of every group, the groups of one size stacked [P, G]."""
-    rows: dict[tuple[int, str], list[int]] = {}
-    for row, key in enumerate(batch.keys):
-        rows.setdefault((key.draw, key.model), []).append(row)
+def _attempt_offsets(batch: Batch) -> Offsets:
+    """Boundaries of attempts [A + 1]: those of rows, without the ones between the parts of an attempt."""
+    if len(batch.keys) < 2:
+        return batch.offsets
+    begins = np.diff(batch.attempts) != 0
+    assert int(begins.sum()) == int(batch.attempts.max()), (
+        "parts of an attempt by one Model are neighbours in key order"
+    )
+    return batch.offsets[np.concatenate([[True], begins, [True]])]
+
+
+def _siblings(batch: Batch, last_A: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The attempts of every group, the groups of one size stacked [P, G]. ``last_A`` has a row of each attempt."""
+    attempts: dict[tuple[int, str], list[int]] = {}
+    for attempt, row in enumerate(last_A):
+        key = batch.keys[int(row)]
+        attempts.setdefault((key.draw, key.model), []).append(attempt)
     by_size: dict[int, list[list[int]]] = {}
-    for members in rows.values():
+    for members in attempts.values():
         by_size.setdefault(len(members), []).append(members)
     return [np.asarray(groups, np.int64) for groups in by_size.values()]

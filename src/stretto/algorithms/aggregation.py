@@ -16,10 +16,10 @@ def aggregation_weights(batch: Batch, aggregate: Aggregation = "token_mean") -> 
     nothing, and a batch without any has all weights 0.
 
     token_mean: 1 / written tokens. seq_mean_token_mean: 1 / (written tokens of the row x rows).
-    seq_mean_token_sum: 1 / rows.
+    seq_mean_token_sum: 1 / rows. The parts of an attempt are one row here.
     """
-    rows = len(batch.keys)
-    row = np.repeat(np.arange(rows), np.diff(batch.offsets))
+    rows = int(batch.attempts.max(initial=-1)) + 1
+    row = np.repeat(batch.attempts, np.diff(batch.offsets))
     written_B = np.bincount(row, weights=batch.mask, minlength=rows)
     num_rows = max(int((written_B > 0).sum()), 1)
     if aggregate == "token_mean":

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from stretto.config.fields import given_tree
 from stretto.config.load import recipe_from_mapping
 from stretto.config.merging import merge
 from stretto.config.reading import SUFFIXES, has_key, read_layers
 from stretto.config.recipe import Recipe
+from stretto.environments.contract import Factory
 from stretto.environments.rewards import Reward
 from stretto.errors import ConfigError
 from stretto.graph import Workflow
@@ -50,14 +51,17 @@ def ask(
 
     ``what``: a workflow of one's own, the name of a built-in one or of an algorithm, a packaged recipe, a recipe's
     file, a workflow's file or ``module:function``, nested mappings, or a Recipe. ``sections`` go over it: a mapping
-    sets keys of its section, None takes a section out. ``endless``: the caller has a loop of its own, so a recipe
-    without ``steps`` and ``epochs`` gets one step, unless its learning rate decays over them. Raises ConfigError for
-    what no recipe has.
+    sets keys of its section, None takes a section out; ``environment`` may be a class, or its name. ``endless``: the
+    caller has a loop of its own, so a recipe without ``steps`` and ``epochs`` gets one step, unless its learning rate
+    decays over them. Raises ConfigError for what no recipe has.
     """
+    played = sections.get("environment")
+    opponent = played.get("use") if isinstance(played, Mapping) else played
     given = Given(
         workflow=what if isinstance(what, Workflow) else None,
         prompts=None if prompts is None or isinstance(prompts, Mapping) else prompts,
         reward=reward if callable(reward) else None,
+        environment=cast("Factory", opponent) if callable(opponent) else None,
     )
     tree = _begun(what)
     if isinstance(prompts, Mapping):
@@ -67,6 +71,7 @@ def ask(
     if reward is not None:
         tree["reward"] = _reward_section(reward, tree.get("reward"))
     for name, value in sections.items():
+        value = _environment_section(value) if name == "environment" else value
         tree = merge(tree, {name: dict(value) if isinstance(value, Mapping) else value})
     if endless and tree.get("steps") is None and tree.get("epochs") is None and not _decays(tree.get("backend")):
         tree["steps"] = 1
@@ -123,6 +128,16 @@ def _reward_section(reward: RewardLike, before: object) -> Mapping[str, object]:
     kept.pop("with", None)
     kept.pop("parts", None)
     return {**kept, "use": reward if isinstance(reward, str) else _named(reward)}
+
+
+def _environment_section(environment: object) -> object:
+    """The section that names the environment, of which a call may give the class itself or only the name."""
+    if isinstance(environment, Mapping):
+        use = environment.get("use")
+        return {**environment, "use": _named(use)} if callable(use) else environment
+    if callable(environment):
+        return {"use": _named(environment)}
+    return {"use": environment} if isinstance(environment, str) else environment
 
 
 def _named(function: Callable[..., object]) -> str:

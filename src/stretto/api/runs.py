@@ -28,10 +28,22 @@ Observer = Callable[[Event], None]
 GIVEN = ("algorithm", "sampling")
 """The sections whose keys fill a workflow's parameters by name."""
 
-EVALUATION_KEYS = ("prompts", "reward", "evaluate.limit", "sampling.max_tokens", "sampling.deadline_s", "engine")
+EVALUATION_KEYS = (
+    "prompts",
+    "reward",
+    "environment",
+    "evaluate.limit",
+    "sampling.max_tokens",
+    "sampling.deadline_s",
+    "engine",
+)
 """What an evaluation reads, whole sections included."""
 
-IMPORTABLE = {"reward": "reward.use=MODULE:FUNCTION", "prompts": "prompts.type=jsonl prompts.path=FILE"}
+IMPORTABLE = {
+    "reward": "reward.use=MODULE:FUNCTION",
+    "prompts": "prompts.type=jsonl prompts.path=FILE",
+    "environment": "environment.use=MODULE:CLASS",
+}
 """How what lived only in Python is named instead."""
 
 
@@ -142,10 +154,11 @@ def as_given(recipe: Recipe, given: Collection[str]) -> Recipe:
 
 
 def _python_only(recipe: Recipe) -> list[str]:
-    """Which of workflow, reward and prompts exist only in the Python that made the run."""
+    """Which of workflow, reward, environment and prompts exist only in the Python that made the run."""
     lives = {
         "workflow": (recipe.workflow or "").startswith("python:"),
         "reward": recipe.reward.use.startswith("python:"),
+        "environment": recipe.environment is not None and recipe.environment.use.startswith("python:"),
         "prompts": isinstance(recipe.prompts, PythonPrompts) and recipe.prompts.use is None,
     }
     return [key for key, only in lives.items() if only]

@@ -7,6 +7,7 @@ from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
 from stretto.api.progress import shown
 from stretto.api.runs import resume as resume_run
 from stretto.api.runs import start
+from stretto.environments.contract import Factory
 from stretto.environments.rewards import Reward
 from stretto.graph import Workflow
 from stretto.runtime.build import Given
@@ -73,9 +74,10 @@ def train(
     file. ``prompts``: strings, dicts with ``prompt`` and ``answer``, or Prompts (or a section). ``reward``: a function
     ``(prompt, trajectory) -> float`` (or its name, or a section). ``model``: a folder or built-in name. ``held_out``:
     the share of the prompts that is kept for evaluation (of given ones none by default). Everything else is a section
-    of a recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``. No ``__main__`` guard
-    is needed. ``progress``: show on standard output how it goes, as the command line does (None: on a terminal or in a
-    notebook); ``observer`` gets every event.
+    of a recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``; ``environment`` may
+    be a class with ``start()`` and ``reply(text)``, or a section whose ``use`` is one. No ``__main__`` guard is needed.
+    ``progress``: show on standard output how it goes, as the command line does (None: on a terminal or in a notebook);
+    ``observer`` gets every event.
 
     Example::
 
@@ -98,6 +100,7 @@ def resume(
     workflow: Workflow | None = None,
     prompts: PromptsLike | None = None,
     reward: Reward | None = None,
+    environment: Factory | None = None,
     overrides: Sequence[str] = (),
     runs_dir: str | Path = "runs",
     observer: Observer | None = None,
@@ -108,6 +111,6 @@ def resume(
     ``overrides`` are keys that a resume may change, as on the command line: ``["steps=200"]``. ``progress`` and
     ``observer`` are those of ``train``.
     """
-    given = Given(workflow=workflow, prompts=prompts, reward=reward)
+    given = Given(workflow=workflow, prompts=prompts, reward=reward, environment=environment)
     with shown(progress, observer) as seen:
         return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=seen))

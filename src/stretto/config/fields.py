@@ -159,7 +159,7 @@ def _kind(member: Any) -> str:
     if get_origin(member) is tuple:
         return f"a list of {len(get_args(member))} numbers"
     if get_origin(member) is dict:
-        return "a mapping of names to numbers"
+        return "a mapping of names to numbers" if get_args(member)[1] is float else "a mapping of names to values"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[member]
 
 

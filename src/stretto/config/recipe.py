@@ -5,6 +5,7 @@ from pydantic import Field, model_validator
 from stretto.config.algorithms import Algorithm, GrpoConfig
 from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConfig
 from stretto.config.base import Section
+from stretto.config.environments import EnvironmentConfig
 from stretto.config.evaluation import EvaluateConfig
 from stretto.config.models import CriticConfig, ModelConfig
 from stretto.config.prompts import AdditionPrompts, Prompts
@@ -42,6 +43,8 @@ class Recipe(Section):
     """Where prompts come from."""
     reward: RewardConfig = RewardConfig()
     """What judges trajectories."""
+    environment: EnvironmentConfig | None = None
+    """Who answers the policy; null: every attempt is one turn."""
     sampling: SamplingConfig = SamplingConfig()
     """How rollouts are sampled."""
     engine: Engine = NativeEngineConfig()

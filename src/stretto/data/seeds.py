@@ -9,7 +9,7 @@ from typing import Literal
 
 import xxhash
 
-__all__ = ["NAMESPACES", "Namespace", "order_seed", "sample_seed"]
+__all__ = ["NAMESPACES", "Namespace", "environment_seed", "order_seed", "sample_seed"]
 
 Namespace = Literal["train", "evaluation", "warmup"]
 """Draws of each namespace count from 0 by themselves."""
@@ -18,6 +18,7 @@ NAMESPACES: Mapping[Namespace, int] = {"train": 0, "evaluation": 1, "warmup": 2}
 """The number of each namespace in the hashed bytes. A number is never given to another namespace."""
 
 _SAMPLE = struct.Struct("<QQQQQ")
+_ENVIRONMENT = struct.Struct("<QQQQQ8s")
 _ORDER = struct.Struct("<QQ8s")
 
 
@@ -27,6 +28,16 @@ def sample_seed(run_seed: int, namespace: Namespace, draw: int, sample: int, tur
     xxh3_64 (seed 0) of (run seed, namespace, draw, sample, turn) as little-endian unsigned 64-bit integers.
     """
     packed = _SAMPLE.pack(run_seed, NAMESPACES[namespace], draw, sample, turn)
+    return xxhash.xxh3_64_intdigest(packed)
+
+
+def environment_seed(run_seed: int, namespace: Namespace, draw: int, sample: int, turn: int) -> int:
+    """The seed of an environment's random numbers in one call, in [0, 2**64).
+
+    xxh3_64 (seed 0) of (run seed, namespace, draw, sample, turn) as little-endian unsigned 64-bit integers and the
+    bytes ``"environ"`` padded with zeros to 8.
+    """
+    packed = _ENVIRONMENT.pack(run_seed, NAMESPACES[namespace], draw, sample, turn, b"environ")
     return xxhash.xxh3_64_intdigest(packed)
 
 

@@ -136,11 +136,13 @@ class RewardJudge:
         """
         attempts = 1 + (self._config.retries if self._config.on_error == "retry" else 0)
         why, fault = "", Fault(cause="")
+        # Parts of an attempt are judged once, by the last, and share its rewards.
+        shown = Group(draw=group.draw, prompt=group.prompt, trajectories=group.attempts)
         for _ in range(attempts):
-            answer = await self._attempt(group)
+            answer = await self._attempt(shown)
             if not isinstance(answer, Fault):
                 self._judged += 1
-                return _with_rewards(group, answer)
+                return _with_rewards(group, shown, answer)
             fault = answer
             why = self._describe(group, fault)
             self._failures += 1
@@ -205,6 +207,7 @@ class RewardJudge:
         return GroupDropped(why)
 
 
-def _with_rewards(group: Group, rows: Sequence[Scores]) -> Group:
-    judged = tuple(t.judged(scores, total(scores)) for t, scores in zip(group.trajectories, rows, strict=True))
+def _with_rewards(group: Group, shown: Group, rows: Sequence[Scores]) -> Group:
+    of = {(t.key.sample, t.key.model): scores for t, scores in zip(shown.trajectories, rows, strict=True)}
+    judged = tuple(t.judged(scores := of[t.key.sample, t.key.model], total(scores)) for t in group.trajectories)
     return Group(draw=group.draw, prompt=group.prompt, trajectories=judged)

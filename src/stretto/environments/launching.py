@@ -58,11 +58,20 @@ class Launch:
 
     @classmethod
     def of(
-        cls, name: str, user_code: object, *, what: str = "reward", module: str = "stretto.environments.worker"
+        cls,
+        name: str,
+        payload: object,
+        *,
+        what: str = "reward",
+        module: str = "stretto.environments.worker",
+        shown: object = None,
     ) -> "Launch":
-        """A launch from here: this process's import path and working directory are handed on."""
+        """A launch from here: this process's import path and working directory are handed on.
+
+        ``payload`` is what the child gets with ``name``; ``shown`` the user's code in it, if it is not all of it.
+        """
         try:
-            pickled: bytes = cloudpickle.dumps((name, user_code))  # pyright: ignore[reportUnknownMemberType]
+            pickled: bytes = cloudpickle.dumps((name, payload))  # pyright: ignore[reportUnknownMemberType]
         except Exception as error:
             # Pickling calls into whatever the code holds, which may raise anything.
             raise ConfigError(
@@ -73,7 +82,7 @@ class Launch:
             what=what,
             module=module,
             name=name,
-            file=_file_of(user_code),
+            file=_file_of(payload if shown is None else shown),
             payload=pickled,
             path=tuple(map(str, sys.path)),
             folder=os.getcwd(),

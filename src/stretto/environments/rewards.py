@@ -29,6 +29,7 @@ __all__ = [
     "Reward",
     "Scores",
     "call_reward",
+    "environment_score",
     "exact_match",
     "read_values",
     "resolve_reward",
@@ -53,7 +54,17 @@ def exact_match(prompt: Prompt, trajectory: Trajectory) -> float:
     return 1.0 if trajectory.text.strip() == str(prompt.data["answer"]).strip() else 0.0
 
 
-REWARDS: Mapping[str, Reward] = {"exact_match": exact_match}
+def environment_score(prompt: Prompt, trajectory: Trajectory) -> object:
+    """What the environment's ``score()`` gave at the end of the attempt."""
+    if trajectory.info.get("environment") is None:
+        raise RewardError(
+            "its environment gave no score. Configure an environment whose score() returns a number, or use another "
+            "reward."
+        )
+    return trajectory.info["environment"]
+
+
+REWARDS: Mapping[str, Reward] = {"exact_match": exact_match, "environment": environment_score}
 """The built-in rewards by name."""
 
 

@@ -1,34 +1,39 @@
-"""Binds the roles that nodes ask for to what serves them: engines, judge, tokenizer, training backend.
+"""Binds the roles that nodes ask for to what serves them: engines, judge, environments, tokenizer, training backend.
 
 A per-group node gets handles that know its draw; a per-step node gets handles that know the step's learning rate.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from stretto.data.seeds import Namespace, sample_seed
+from stretto.data.chat import continue_chat
+from stretto.data.seeds import Namespace, environment_seed, sample_seed
+from stretto.data.tokens import Tokenizer
+from stretto.environments.episodes import Attempt, Episodes
 from stretto.graph import NodeSpec
-from stretto.roles import Completion, Generate, Judge, Request, RolloutEngine, Sampling, Tokenize, TrainBackend, Want
-from stretto.types import Batch, Column, Ints, LossRef, Prompt, UpdateReport, merge_metrics
+from stretto.roles import (
+    Completion,
+    Environment,
+    Episode,
+    Generate,
+    Judge,
+    Request,
+    RolloutEngine,
+    Sampling,
+    Tokenize,
+    TrainBackend,
+    TurnBudget,
+    Want,
+)
+from stretto.types import Batch, Column, Ints, LossRef, Message, Prompt, UpdateReport, merge_metrics
 
-__all__ = ["GroupBinding", "StepBinding", "TextTokenizer"]
+__all__ = ["GroupBinding", "StepBinding"]
 
-
-class TextTokenizer(Protocol):
-    """What the runtime needs of a tokenizer."""
-
-    @property
-    def eos_id(self) -> int: ...
-
-    @property
-    def turn_end(self) -> tuple[int, ...]: ...
-
-    def encode(self, text: str) -> Ints: ...
-
-    def decode(self, token_ids: Ints) -> str: ...
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +42,13 @@ class GroupBinding:
 
     engine: RolloutEngine
     judge: Judge
-    tokenizer: TextTokenizer
+    tokenizer: Tokenizer
     sampling: Sampling
     deadline_s: float
     seed: int
     namespace: Namespace
+    episodes: Episodes | None = None
+    budget: TurnBudget | None = None
 
     def bind(self, spec: NodeSpec, draw: int) -> dict[str, object]:
         """A handle per role parameter of the node."""
@@ -51,6 +58,8 @@ class GroupBinding:
                 handles[name] = self.generate(role.model or "policy", draw)
             elif role.kind == "tokenize":
                 handles[name] = self.tokenize(draw)
+            elif role.kind == "environment":
+                handles[name] = self.environment(draw)
             else:
                 assert role.kind == "judge", role.kind
                 handles[name] = self.judge
@@ -64,6 +73,10 @@ class GroupBinding:
         """The tokenizer for one draw."""
         return _Tokenize(self.tokenizer, draw)
 
+    def environment(self, draw: int) -> Environment:
+        """The recipe's environment, or that there is none, for one draw."""
+        return _Environment(self, draw)
+
 
 @dataclass(frozen=True, slots=True)
 class _Generate:
@@ -76,13 +89,18 @@ class _Generate:
         # Greedy log-probs are those of temperature 1.
         return self.binding.sampling.temperature or 1.0
 
-    def complete(self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0) -> AsyncIterator[Completion]:
+    def complete(
+        self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0, max_tokens: int | None = None
+    ) -> AsyncIterator[Completion]:
         b = self.binding
+        sampling = b.sampling
+        if max_tokens is not None and max_tokens < sampling.max_tokens:
+            sampling = replace(sampling, max_tokens=max_tokens)
         request = Request(
             id=f"{b.namespace}/{self.draw}/{samples[0] if samples else 0}/{turn}",
             token_ids=token_ids,
             seeds=tuple(sample_seed(b.seed, b.namespace, self.draw, sample, turn) for sample in samples),
-            sampling=b.sampling,
+            sampling=sampling,
             deadline_s=b.deadline_s,
         )
         return b.engine.generate(request)
@@ -90,7 +108,7 @@ class _Generate:
 
 @dataclass(frozen=True, slots=True)
 class _Tokenize:
-    tokenizer: TextTokenizer
+    tokenizer: Tokenizer
     draw: int
 
     @property
@@ -106,6 +124,34 @@ class _Tokenize:
     def ending(self, prompt: Prompt) -> Ints:
         ids = self.tokenizer.turn_end if prompt.messages is not None else ()
         return np.array(ids or (self.eos_id,), np.int32)
+
+    def encode_chat(self, messages: Sequence[Message]) -> Ints:
+        return self.tokenizer.encode_prompt(messages)
+
+    def continue_chat(
+        self, token_ids: Ints, before: Sequence[Message], written: str, then: Sequence[Message]
+    ) -> Ints | None:
+        return continue_chat(self.tokenizer, token_ids, before, written, then)
+
+
+@dataclass(slots=True)
+class _Environment:
+    binding: GroupBinding
+    draw: int
+    begun: bool = False
+
+    @property
+    def budget(self) -> TurnBudget | None:
+        return self.binding.budget
+
+    async def play(self, prompt: Prompt, sample: int, conversation: Callable[[Episode], Awaitable[T]]) -> T:
+        b = self.binding
+        assert b.episodes is not None, "a rollout without an environment is one turn"
+        if not self.begun:
+            self.begun = True
+            b.episodes.group_begins()
+        seed = partial(environment_seed, b.seed, b.namespace, self.draw, sample)
+        return await b.episodes.play(Attempt(prompt=prompt, draw=self.draw, sample=sample, seed=seed), conversation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,13 @@ from stretto.data.locations import locate
 from stretto.data.order import split
 from stretto.data.sources import load_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
+from stretto.environments.contract import Factory, resolve_environment
+from stretto.environments.episodes import Episodes
 from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Reward, resolve_reward
 from stretto.errors import ConfigError, DataError
 from stretto.graph import Graph, Workflow, models_of
-from stretto.roles import RolloutEngine, Sampling, TrainBackend
+from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.parts import Parts
@@ -42,6 +44,7 @@ class Given:
     workflow: Workflow | None = None
     prompts: object | None = None
     reward: Reward | None = None
+    environment: Factory | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,6 +63,7 @@ class Job:
     held_out: Sequence[Prompt]
     reward: Reward
     greedy: Sampling
+    environment: Factory | None = None
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -78,8 +82,15 @@ class Job:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt with the longest completion."""
-        return max(len(p.token_ids) for p in (*self.train, *self.held_out)) + self.recipe.sampling.max_tokens
+        """Tokens of the longest prompt with the longest completion, or of the longest attempt of several turns."""
+        one_turn = self.longest_prompt + self.recipe.sampling.max_tokens
+        several = self.recipe.environment
+        return one_turn if several is None else max(one_turn, several.max_total_tokens)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(len(p.token_ids) for p in (*self.train, *self.held_out))
 
 
 def prepare(recipe: Recipe, given: Given) -> Job:
@@ -94,6 +105,9 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         check_weights(model.path)
     _check_devices(recipe)
     reward = given.reward or resolve_reward(recipe.reward.use)
+    environment = given.environment
+    if recipe.environment is not None and environment is None:
+        environment = resolve_environment(recipe.environment.use)
     tokenizer = load_tokenizer(model.path)
     prompts = load_prompts(recipe.prompts, tokenizer, given.prompts)
     train, held_out = split(prompts, recipe.prompts.held_out, recipe.seed)
@@ -119,6 +133,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         held_out=held_out,
         reward=reward,
         greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids, stop=s.stop),
+        environment=environment,
     )
     max_len_of(job)
     _check_vocabulary(job)
@@ -134,6 +149,11 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
     judge = RewardJudge(recipe.reward, job.reward, deterministic=recipe.schedule.deterministic)
     disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
     await judge.start()
+    episodes: Episodes | None = None
+    if (e := recipe.environment) is not None:
+        episodes = Episodes(e, job.environment, deterministic=recipe.schedule.deterministic)
+        disposer.own("the environment processes", episodes, episodes.close, pids=lambda: episodes.pids)
+        await episodes.start()
     worker = Worker()
     disposer.own("the learner", worker, worker.close, deadline_s=60.0)
     worker.backend = await worker.call(_open_backend, job)
@@ -151,7 +171,16 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
         deadline_s=recipe.sampling.deadline_s,
         precision=getattr(recipe.engine, "dtype", "float32"),
         deterministic=recipe.schedule.deterministic,
+        episodes=episodes,
+        budget=_budget(recipe),
     )
+
+
+def _budget(recipe: Recipe) -> TurnBudget | None:
+    e = recipe.environment
+    if e is None:
+        return None
+    return TurnBudget(max_turns=e.max_turns, max_total_tokens=e.max_total_tokens, on_length=e.on_length)
 
 
 def _check_devices(recipe: Recipe) -> None:
@@ -166,7 +195,15 @@ def _check_devices(recipe: Recipe) -> None:
 
 def max_len_of(job: Job) -> int:
     """The longest sequence the engine must hold, in tokens."""
-    e, needs = job.recipe.engine, f"the longest prompt with sampling.max_tokens={job.recipe.sampling.max_tokens}"
+    e, several = job.recipe.engine, job.recipe.environment
+    needs = f"the longest prompt with sampling.max_tokens={job.recipe.sampling.max_tokens}"
+    if several is not None:
+        if job.longest_prompt >= several.max_total_tokens:
+            raise DataError(
+                f"environment.max_total_tokens={several.max_total_tokens} leaves nothing to write after the longest "
+                f"prompt, which has {job.longest_prompt} tokens. Raise it, or use shorter prompts."
+            )
+        needs = f"{needs}, or environment.max_total_tokens={several.max_total_tokens}"
     if isinstance(e, FakeEngineConfig):
         return job.longest
     if e.max_len and e.max_len < job.longest:

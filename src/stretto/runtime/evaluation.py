@@ -55,12 +55,14 @@ async def evaluate(parts: Parts, name: str, prompts: Sequence[Prompt]) -> EvalRe
     binding = parts.binding("evaluation", parts.greedy)
 
     async def attempt(index: int, prompt: Prompt) -> Trajectory | None:
-        group = await rollout(prompt, binding.generate("policy", index), binding.tokenize(index), n=1)
+        group = await rollout(
+            prompt, binding.generate("policy", index), binding.tokenize(index), binding.environment(index), n=1
+        )
         try:
             judged = await parts.judge.judge(group)
         except GroupDropped:
             return None
-        return judged.trajectories[0]
+        return judged.attempts[0]
 
     attempts = await _all([attempt(index, prompt) for index, prompt in enumerate(prompts)])
     judged = [(p, t) for p, t in zip(prompts, attempts, strict=True) if t is not None]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from stretto.data.seeds import Namespace
 from stretto.data.tokens import Tokenizer
-from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, WeightSync
+from stretto.environments.episodes import Episodes
+from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, TurnBudget, WeightSync
 from stretto.runtime.binding import GroupBinding
 from stretto.runtime.worker import Worker
 from stretto.types import Metrics, Prompt
@@ -28,6 +29,8 @@ class Parts:
     deadline_s: float
     precision: str
     deterministic: bool
+    episodes: Episodes | None = None
+    budget: TurnBudget | None = None
 
     @property
     def backend(self) -> TrainBackend:
@@ -45,6 +48,8 @@ class Parts:
             deadline_s=self.deadline_s,
             seed=self.seed,
             namespace=namespace,
+            episodes=self.episodes,
+            budget=self.budget,
         )
 
     async def publish(self, version: int) -> Metrics:

@@ -4,6 +4,7 @@ Fused, tied, sharded or cast tensors cannot be compared by hash; a stale or wron
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,10 +33,11 @@ async def probe_weights(parts: Parts, prompts: Sequence[Prompt], sampling: Sampl
             )
         await parts.engine.probe_invariance()
     plain = Sampling(temperature=1.0, max_tokens=min(sampling.max_tokens, 16), stop_ids=sampling.stop_ids)
-    binding = parts.binding("evaluation", plain)
+    binding = replace(parts.binding("evaluation", plain), episodes=None, budget=None)  # one turn says enough
     groups = []
     for draw, prompt in enumerate(prompts):
-        groups.append(await rollout(prompt, binding.generate("policy", draw), binding.tokenize(draw), n=2))
+        alone = binding.environment(draw)
+        groups.append(await rollout(prompt, binding.generate("policy", draw), binding.tokenize(draw), alone, n=2))
     batch = Batch(groups=tuple(groups))
     (trained,) = await parts.worker.call(parts.backend.score, "policy", batch, frozenset({"logprobs"}))
     sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])

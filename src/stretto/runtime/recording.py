@@ -85,7 +85,7 @@ class Recorder:
             self.store.group(body, phase=self._phase, step=record.step)
             return
         for group in record.drawn.groups.values():
-            rewards = [t.reward for t in group.trajectories if t.reward is not None]
+            rewards = [t.reward for t in group.attempts if t.reward is not None]
             mean = sum(rewards) / len(rewards) if rewards else None
             n = len(group.trajectories)
             body = GroupBody(draw=record.draw, uid=record.uid, n=n, reward_mean=mean, nodes=record.nodes)
@@ -132,6 +132,7 @@ class Recorder:
 def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
     """What a step was trained on: counts, lengths, rewards."""
     rows = [t for d in drawn for g in d.groups.values() for t in g.trajectories]
+    attempts = [t for d in drawn for g in d.groups.values() for t in g.attempts]
     written = int(np.count_nonzero(np.concatenate([t.mask_T for t in rows])))
     tokens = sum(len(t.token_ids_T) for t in rows)
     metrics = {
@@ -139,10 +140,14 @@ def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
         "batch/trajectories": Metric("sum", len(rows)),
         "batch/tokens": Metric("sum", tokens),
         "batch/written_tokens": Metric("sum", written),
-        "batch/length": Metric("mean", written, len(rows)),
-        "batch/truncated": Metric("mean", sum(t.finish == "length" for t in rows), len(rows)),
+        "batch/length": Metric("mean", written, len(attempts)),
+        "batch/truncated": Metric("mean", sum(t.finish == "length" for t in attempts), len(attempts)),
     }
-    rewards = [t.reward for t in rows if t.reward is not None]
+    played = [t for t in attempts if "turns" in t.info]
+    if played:
+        turns = sum(m.role == "assistant" for t in played for m in t.messages)
+        metrics["batch/turns"] = Metric("mean", turns, len(played))
+    rewards = [t.reward for t in attempts if t.reward is not None]
     if rewards:
         metrics["reward/mean"] = Metric("mean", sum(rewards), len(rewards))
         metrics["reward/min"] = Metric("min", min(rewards))

@@ -36,9 +36,26 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
         yield "reward.max_dropped", f"reward.on_error={reward.on_error} never drops. Remove it, or set on_error=drop."
     if "timeout_s" in given and reward.workers == 0:
         yield "reward.timeout_s", "reward.workers=0 judges without a timeout. Remove it, or set reward.workers=1."
+    yield from _unread_environment(recipe, graphs)
     algorithm = recipe.algorithm
     if "kl_kind" in algorithm.model_fields_set and getattr(algorithm, "kl_coef", 0.0) == 0:
         yield "algorithm.kl_kind", "algorithm.kl_coef=0 leaves the KL term out. Remove it, or set kl_coef."
     evaluate = recipe.evaluate
     if evaluate.limit is not None and not (evaluate.every or evaluate.at_start or evaluate.at_end):
         yield "evaluate.limit", "nothing is evaluated. Remove it, or set evaluate.every."
+
+
+def _unread_environment(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]]:
+    environment = recipe.environment
+    if environment is None:
+        return
+    kinds = {role.kind for graph in graphs for spec in graph.nodes for role in spec.roles.values()}
+    if "environment" not in kinds and not (recipe.evaluate.every or recipe.evaluate.at_start or recipe.evaluate.at_end):
+        yield "environment", "no node of the workflow plays against it (rollout does). Remove it."
+    given = environment.model_fields_set
+    if "retries" in given and environment.on_error != "retry":
+        yield "environment.retries", f"environment.on_error={environment.on_error} never retries. Remove it."
+    if "max_dropped" in given and environment.on_error != "drop":
+        yield "environment.max_dropped", f"environment.on_error={environment.on_error} never drops. Remove it."
+    if "timeout_s" in given and environment.workers == 0:
+        yield "environment.timeout_s", "environment.workers=0 plays without a timeout. Remove it, or set workers=1."

@@ -13,7 +13,7 @@ from stretto.algorithms.aggregation import aggregation_weights
 from stretto.config.algorithms import Aggregation, KlKind
 from stretto.errors import DataError
 from stretto.graph import Node, node
-from stretto.roles import Completion, Generate, Judge, Score, Tokenize, Train
+from stretto.roles import Completion, Environment, Generate, Judge, Score, Tokenize, Train
 from stretto.types import (
     Batch,
     Column,
@@ -28,6 +28,7 @@ from stretto.types import (
     UpdateReport,
     merge_metrics,
 )
+from stretto.workflows.turns import play_attempts
 
 __all__ = [
     "NODES",
@@ -47,8 +48,14 @@ __all__ = [
 
 
 @node
-async def rollout(prompt: Prompt, generate: Generate, tokens: Tokenize, *, n: int = 8) -> Group:
-    """``n`` single-turn attempts at the prompt, each with the log-probs and the version it was sampled with."""
+async def rollout(
+    prompt: Prompt, generate: Generate, tokens: Tokenize, environment: Environment, *, n: int = 8
+) -> Group:
+    """``n`` attempts at the prompt, with the log-probs and versions they were sampled with: of one turn each, or of as
+    many as the recipe's environment goes on for."""
+    if environment.budget is not None:
+        played = await play_attempts(prompt, generate, tokens, environment, n)
+        return Group(draw=generate.draw, prompt=prompt, trajectories=played)
     attempts: dict[int, Trajectory] = {}
     async for completion in generate.complete(prompt.token_ids, samples=range(n)):
         key = Key(generate.draw, completion.index, model=generate.model)
