@@ -26,7 +26,7 @@ def test_every_key_has_a_doc_line_and_stands_in_the_page():
 
 def test_defaults_are_those_a_recipe_gets():
     assert dict(help_fields("warmup.evaluate."))["warmup.evaluate.every"].endswith("default 10]")
-    assert dict(help_fields("prompts.path"))["prompts.path (jsonl)"] == "The file. [text; required]"
+    assert dict(help_fields("prompts.path"))["prompts.path (datasets)"].endswith(" [text; required]")
     assert help_fields("algorithm.lam")[0] == (
         "algorithm.lam (ppo)",
         "GAE's lambda. [a number, 0 or more, at most 1; default 0.95]",

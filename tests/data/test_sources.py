@@ -130,7 +130,7 @@ def test_python_functions_and_generators():
         (7, "the given prompts is a int"),
         ([], "the given prompts has no prompts"),
         (["a", 7], "item 1 is a int. A prompt is a string, a dict such as"),
-        (["a", {"answer": 1}], "item 1: the key 'prompt' is missing"),
+        (["a", {"answer": 1}], r"item 1: the key 'prompt' \(prompts\.prompt\) is missing"),
         ([{"prompt": "a", "x": {1, 2}}], "item 0: the value of 'x' is a set, and data is JSON"),
         ([{"prompt": "a", "x": float("nan")}], "item 0: the value of 'x' is nan"),
         ([{"prompt": "a", 3: 1}], "item 0: the key 3 is a int"),

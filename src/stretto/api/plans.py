@@ -23,7 +23,7 @@ def check(recipe: Recipe) -> str:
     refuse_unread(recipe, job.graphs)
     lines = [
         f"model {recipe.model.path}, reward {recipe.reward.use}",
-        f"prompts {len(job.train):,} to train on, {len(job.held_out):,} held out; "
+        *job.read.lines,
         f"longest prompt with completion {job.longest} tokens",
     ]
     for phase in job.phases:

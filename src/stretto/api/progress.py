@@ -26,6 +26,7 @@ from stretto.store import (
     Event,
     GroupBody,
     PhaseBody,
+    PromptsBody,
     RunBody,
     SettingBody,
     StepBody,
@@ -98,6 +99,8 @@ class Progress:
                 return (f"run {body.name}, seed {body.seed}",)
             case AttemptBody(resumed_from=source) if source is not None:
                 return (f"attempt {event.attempt} goes on from {source.phase} step {source.steps_done}",)
+            case PromptsBody() as body:
+                return body.lines
             case CheckpointBody() as body:
                 return (f"saved {body.path}",)
             case ErrorBody(where="resume") as body:

@@ -234,5 +234,6 @@ def _drive(job: Job, store: RunStore, observer: Observer | None) -> RunView:
         for skipped in store.found.skipped:
             message = f"checkpoint {skipped.path.name} was passed over: {skipped.reason}"
             store.event(ErrorBody(type="StoreError", message=message, where="resume"))
+        store.event(job.read)
         host(lambda stop: attempt(job, store, stop))
     return RunView(store.path)

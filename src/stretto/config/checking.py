@@ -17,6 +17,7 @@ from stretto.config.fields import (
     as_mapping,
     choices,
     filled_by,
+    inner,
     nullable,
     sections_of,
     show,
@@ -138,7 +139,8 @@ def _locate(loc: Sequence[int | str]) -> tuple[str, FieldInfo, bool]:
         if parts:
             names.append(str(parts.pop(0)))
             field = model.model_fields[names[-1]]
-    inside = [part for part in parts if isinstance(part, str)]
+    # A field of several plain types has pydantic's name of one of them there, which is no key.
+    inside = [part for part in parts if isinstance(part, str)] if inner(field) else []
     return ".".join([*names, *inside]), field, bool(inside)
 
 
@@ -146,7 +148,7 @@ def _misfit(key: str, value: object, field: FieldInfo, inside: bool = False) -> 
     near = nearest(value, [str(c) for c in choices(field)]) if isinstance(value, str) and choices(field) else ""
     hint = near if "Did you mean" in near else ""
     null = f" {key}=null leaves it out." if value is False and nullable(field) else ""
-    must = "a number" if inside else allowed(field)
+    must = inner(field) if inside else allowed(field)
     return f"{key}={show(value)} cannot be used: it must be {must}.{hint}{null}{_doc(field)}"
 
 

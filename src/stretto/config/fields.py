@@ -4,6 +4,7 @@ The one place that looks inside pydantic's models. Error messages, the reference
 reads no file and validates nothing.
 """
 
+import inspect
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ __all__ = [
     "field_docs",
     "filled_by",
     "given_tree",
+    "inner",
     "is_text",
     "nullable",
     "sections_of",
@@ -102,8 +104,8 @@ def allowed(field: FieldInfo) -> str:
         values = [show(value) for value in choices(field)]
         words = _or(values) if len(values) > 1 else f"{values[0]}"
     else:
-        member = next(m for m in _members(field.annotation) if m is not type(None))
-        words = ", ".join([_kind(member), *_bounds(field)])
+        kinds = [_kind(m) for m in _members(field.annotation) if m is not type(None)]
+        words = ", ".join([" or ".join(kinds), *_bounds(field)])
     return f"{words}, or null" if nullable(field) else words
 
 
@@ -129,7 +131,8 @@ def field_docs(model: SectionType, prefix: str = "", filled: Section | None = No
     ``filled`` is what the section is when a recipe leaves it out; its values are the defaults then.
     """
     variant = variant_of(model)
-    for name, field in model.model_fields.items():
+    own = inspect.get_annotations(model)  # what several variants share comes after what one has itself
+    for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] not in own):
         key, default = f"{prefix}{name}", _default(field)
         if filled is not None and name in filled.model_fields_set:
             default = show(getattr(filled, name))
@@ -153,13 +156,24 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
+_VALUES: Mapping[Any, str] = {float: "numbers", str: "texts"}
+
+
+def inner(field: FieldInfo) -> str | None:
+    """What a named value inside a mapping of names must be, or None if the field holds no such mapping."""
+    values = [get_args(m)[1] for m in _members(field.annotation) if get_origin(m) is dict]
+    return {float: "a number", str: "text"}.get(values[0], "a mapping") if values else None
+
+
 def _kind(member: Any) -> str:
     if get_origin(member) is tuple and get_args(member) == (str, ...):
         return "a list of texts"
     if get_origin(member) is tuple:
         return f"a list of {len(get_args(member))} numbers"
+    if get_origin(member) is list:
+        return "a list of texts"
     if get_origin(member) is dict:
-        return "a mapping of names to numbers" if get_args(member)[1] is float else "a mapping of names to values"
+        return f"a mapping of names to {_VALUES.get(get_args(member)[1], 'values')}"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[member]
 
 

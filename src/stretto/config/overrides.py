@@ -7,7 +7,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from stretto.config.checking import build_recipe
-from stretto.config.fields import SectionType, as_mapping, given_tree, is_text, sections_of, show
+from stretto.config.fields import SectionType, as_mapping, given_tree, is_text, nullable, sections_of, show
 from stretto.config.merging import drop_unknown
 from stretto.config.reading import parse_value
 from stretto.config.recipe import Recipe
@@ -82,7 +82,7 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[Override, ...]:
                 raise ConfigError(f"{key} is given twice ({key}={other.text} and {text}). Keep one.")
             if key.startswith(f"{other.key}.") or other.key.startswith(f"{key}."):
                 raise ConfigError(f"{other.key}={other.text} and {text} set the same section. Keep one of them.")
-        parsed.append(Override(key=key, value=parse_value(value, text), text=value))
+        parsed.append(Override(key=key, value=_value(key, value, text), text=value))
     return tuple(parsed)
 
 
@@ -101,9 +101,7 @@ def apply(tree: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, A
             below = dict(as_mapping(place.get(name)) or {})
             place[name] = below
             place = below
-        field = _field(override.key)
-        typed = field is not None and is_text(field) and isinstance(override.value, (bool, int, float))
-        place[last] = override.text if typed else override.value
+        place[last] = override.value
     return result
 
 
@@ -125,6 +123,17 @@ def apply_resume_overrides(recipe: Recipe, overrides: Sequence[str]) -> tuple[Re
             f"newest checkpoint with --fork NAME, or change only {', '.join(RESUME_SAFE_KEYS)}."
         )
     return new, changes
+
+
+def _value(key: str, text: str, what: str) -> Any:
+    """The value of an override's right side. What a key of text is given is taken as it is typed, unless quoted.
+
+    So ``#``, ``{`` and ``: ``, which mean something else in YAML, may stand in a template or a regular expression.
+    """
+    field = _field(key)
+    if field is None or not is_text(field) or text[0] in "'\"":
+        return parse_value(text, what)
+    return None if nullable(field) and text in ("null", "~") else text
 
 
 def _safe(key: str) -> bool:

@@ -13,11 +13,12 @@ import xxhash
 
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
 from stretto.config.backends import FakeBackendConfig
+from stretto.config.prompts import AdditionPrompts
 from stretto.config.recipe import Recipe
-from stretto.config.rollouts import FakeEngineConfig
+from stretto.config.rollouts import FakeEngineConfig, NativeEngineConfig
 from stretto.data.locations import locate
 from stretto.data.order import split
-from stretto.data.sources import load_prompts
+from stretto.data.sources import Intake, read_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
 from stretto.environments.contract import Factory, resolve_environment
 from stretto.environments.episodes import Episodes
@@ -31,6 +32,7 @@ from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, main_phase, warmup_phase
 from stretto.runtime.worker import Worker
+from stretto.store import PromptsBody
 from stretto.testing import FakeBackend, FakeEngine
 from stretto.types import Prompt
 
@@ -61,6 +63,7 @@ class Job:
     tokenizer: Tokenizer
     train: Sequence[Prompt]
     held_out: Sequence[Prompt]
+    intake: Intake
     reward: Reward
     greedy: Sampling
     environment: Factory | None = None
@@ -79,6 +82,19 @@ class Job:
             digest.update(prompt.token_ids.tobytes())
             digest.update(json.dumps(dict(prompt.data), sort_keys=True, default=list).encode())
         return digest.hexdigest()
+
+    @property
+    def read(self) -> PromptsBody:
+        """What was read of the prompts, as a run records it."""
+        return PromptsBody(
+            source=self.intake.source,
+            read=self.intake.read,
+            skipped=self.intake.skipped,
+            truncated=self.intake.truncated,
+            train=len(self.train),
+            held_out=len(self.held_out),
+            notes=self.intake.notes,
+        )
 
     @property
     def longest(self) -> int:
@@ -109,8 +125,8 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     if recipe.environment is not None and environment is None:
         environment = resolve_environment(recipe.environment.use)
     tokenizer = load_tokenizer(model.path)
-    prompts = load_prompts(recipe.prompts, tokenizer, given.prompts)
-    train, held_out = split(prompts, recipe.prompts.held_out, recipe.seed)
+    intake = read_prompts(recipe.prompts, tokenizer, given.prompts)
+    train, held_out = split(intake.prompts, recipe.prompts.held_out, recipe.seed)
     s = recipe.sampling
     sampling = Sampling(
         temperature=s.temperature,
@@ -131,6 +147,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         tokenizer=tokenizer,
         train=train,
         held_out=held_out,
+        intake=intake,
         reward=reward,
         greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids, stop=s.stop),
         environment=environment,
@@ -215,9 +232,23 @@ def max_len_of(job: Job) -> int:
     if isinstance(positions, int) and (e.max_len or job.longest) > positions:
         raise DataError(
             f"{needs} is {job.longest} tokens (engine.max_len={e.max_len}), and the model was made for {positions}. "
-            "Use shorter prompts, a lower sampling.max_tokens or engine.max_len."
+            f"Set {_shorter(job, positions)}."
         )
     return e.max_len or job.longest
+
+
+def _shorter(job: Job, positions: int) -> str:
+    """The keys that make a prompt and its completion fit into the model's positions, with values that do."""
+    e, recipe = job.recipe.engine, job.recipe
+    if isinstance(e, NativeEngineConfig) and e.max_len > positions:
+        return f"engine.max_len=0, or at most {positions}"
+    left = positions - recipe.sampling.max_tokens
+    if isinstance(recipe.prompts, AdditionPrompts) or left < 1:
+        return f"sampling.max_tokens below {recipe.sampling.max_tokens}"
+    return (
+        f"prompts.max_prompt_tokens={left} with prompts.too_long=skip (or truncate, for plain text), or a lower "
+        "sampling.max_tokens"
+    )
 
 
 def _check_vocabulary(job: Job) -> None:

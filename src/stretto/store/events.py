@@ -31,6 +31,7 @@ __all__ = [
     "NodeState",
     "NodeTime",
     "PhaseBody",
+    "PromptsBody",
     "PublishBody",
     "ResumedFrom",
     "RunBody",
@@ -46,6 +47,7 @@ SCHEMA = 1
 EventKind = Literal[
     "run",
     "attempt",
+    "prompts",
     "phase",
     "node",
     "group",
@@ -89,6 +91,31 @@ class AttemptBody:
     pid: int
     host: str
     resumed_from: ResumedFrom | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptsBody:
+    """What an attempt read of its prompts, before its phases begin.
+
+    ``read`` rows of ``source``, of which ``skipped`` were too long (``prompts.too_long``); ``truncated`` of the others
+    were cut. ``train`` and ``held_out`` of them are used; ``notes`` are sentences about the data.
+    """
+
+    kind: ClassVar[EventKind] = "prompts"
+    source: str
+    read: int
+    skipped: int
+    truncated: int
+    train: int
+    held_out: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The same in words."""
+        counts = f"{self.read:,} read, {self.skipped:,} skipped and {self.truncated:,} truncated as too long"
+        used = f"{self.train:,} to train on, {self.held_out:,} held out"
+        return (f"prompts of {self.source}: {counts}; {used}", *self.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +257,7 @@ class EndBody:
 Body: TypeAlias = (
     RunBody
     | AttemptBody
+    | PromptsBody
     | PhaseBody
     | NodeBody
     | GroupBody
@@ -345,6 +373,7 @@ def _checkpoint(raw: dict[str, Any]) -> CheckpointBody:
 _BODIES: Mapping[str, Callable[[dict[str, Any]], Body]] = {
     "run": lambda raw: RunBody(**raw),
     "attempt": _attempt,
+    "prompts": lambda raw: PromptsBody(notes=tuple(raw.pop("notes")), **raw),
     "phase": lambda raw: PhaseBody(**raw),
     "node": lambda raw: NodeBody(**raw),
     "group": _group,

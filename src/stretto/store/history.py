@@ -3,7 +3,7 @@
 A checkpoint knows the newest ``seq`` when it was taken, and the attempt that resumes from it writes that down. A record
 of an earlier attempt counts if it is not newer; or if it belongs to the checkpoint's own window (the evaluation,
 publication or end of phase beside it), which the resumed attempt need not repeat. What it does repeat replaces the
-earlier record. Records about the process (attempts, errors, settings, ends) always count.
+earlier record. Records about the process (attempts, what they read, errors, settings, ends) always count.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from stretto.store.rollouts import RecordedGroup
 
 __all__ = ["History", "effective_events", "effective_groups"]
 
-_ALWAYS: frozenset[EventKind] = frozenset({"run", "attempt", "setting", "error", "end"})
+_ALWAYS: frozenset[EventKind] = frozenset({"run", "attempt", "prompts", "setting", "error", "end"})
 _WINDOW: frozenset[EventKind] = frozenset({"phase", "eval", "publish", "checkpoint"})
 
 _Identity: TypeAlias = tuple[str | int | None, ...]
