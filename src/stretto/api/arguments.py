@@ -23,7 +23,7 @@ from stretto.runtime.build import Given
 from stretto.types import Prompt
 from stretto.workflows.builtin import WORKFLOWS
 
-__all__ = ["Asked", "PromptsLike", "RewardLike", "What", "ask", "with_model"]
+__all__ = ["Asked", "PromptsLike", "RewardLike", "What", "ask", "given_prompts", "with_model"]
 
 What: TypeAlias = str | Workflow | Recipe | Mapping[str, object]
 PromptsLike: TypeAlias = Iterable[str | Mapping[str, object] | Prompt] | Callable[[], Iterable[object]]
@@ -59,12 +59,15 @@ def ask(
     opponent = played.get("use") if isinstance(played, Mapping) else played
     given = Given(
         workflow=what if isinstance(what, Workflow) else None,
-        prompts=None if prompts is None or isinstance(prompts, Mapping) else prompts,
+        prompts=given_prompts(prompts),
         reward=reward if callable(reward) else None,
         environment=cast("Factory", opponent) if callable(opponent) else None,
     )
     tree = _begun(what)
-    if isinstance(prompts, Mapping):
+    if isinstance(prompts, Mapping) and given_prompts(prompts) is not None:
+        named = {key: value for key, value in prompts.items() if key != "use"}
+        tree["prompts"] = {"type": "python", "held_out": 0.0, **named}
+    elif isinstance(prompts, Mapping):
         tree["prompts"] = dict(prompts)
     elif prompts is not None:
         tree["prompts"] = {"type": "python", "held_out": 0.0}
@@ -76,6 +79,17 @@ def ask(
     if endless and tree.get("steps") is None and tree.get("epochs") is None and not _decays(tree.get("backend")):
         tree["steps"] = 1
     return Asked(recipe=recipe_from_mapping(tree), given=given, hint=_hint(what))
+
+
+def given_prompts(prompts: PromptsLike | Mapping[str, object] | None) -> object | None:
+    """The objects among what was given as prompts: all of it, or what a section has under ``use`` if that is no name.
+
+    So ``prompts={"use": rows, "prompt": "question"}`` says how the columns of objects are read.
+    """
+    if not isinstance(prompts, Mapping):
+        return prompts
+    used = prompts.get("use")
+    return None if isinstance(used, str) else used
 
 
 def with_model(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
+from stretto.api.arguments import PromptsLike, RewardLike, What, ask, given_prompts, with_model
 from stretto.api.progress import shown
 from stretto.api.runs import resume as resume_run
 from stretto.api.runs import start
@@ -71,7 +71,8 @@ def train(
     """Train, and return the finished run.
 
     ``what``: a workflow of your own, the name of a built-in one, of an algorithm or of a packaged recipe, or a recipe's
-    file. ``prompts``: strings, dicts with ``prompt`` and ``answer``, or Prompts (or a section). ``reward``: a function
+    file. ``prompts``: strings, dicts with ``prompt`` and ``answer``, Prompts or a ``datasets.Dataset``; or a section,
+    in which ``use`` may be such an object: ``{"use": rows, "prompt": "question"}``. ``reward``: a function
     ``(prompt, trajectory) -> float`` (or its name, or a section). ``model``: a folder or built-in name. ``held_out``:
     the share of the prompts that is kept for evaluation (of given ones none by default). Everything else is a section
     of a recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``; ``environment`` may
@@ -98,7 +99,7 @@ def resume(
     run: str | Path,
     *,
     workflow: Workflow | None = None,
-    prompts: PromptsLike | None = None,
+    prompts: PromptsLike | Mapping[str, object] | None = None,
     reward: Reward | None = None,
     environment: Factory | None = None,
     overrides: Sequence[str] = (),
@@ -111,6 +112,6 @@ def resume(
     ``overrides`` are keys that a resume may change, as on the command line: ``["steps=200"]``. ``progress`` and
     ``observer`` are those of ``train``.
     """
-    given = Given(workflow=workflow, prompts=prompts, reward=reward, environment=environment)
+    given = Given(workflow=workflow, prompts=given_prompts(prompts), reward=reward, environment=environment)
     with shown(progress, observer) as seen:
         return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=seen))

@@ -29,9 +29,10 @@ def read_gym(config: GymPrompts, taken: Taken) -> Iterator[tuple[str, Draft]]:
 
     ``data``: ``answer`` (null for a task that has none), ``task``, ``entry`` (what reasoning-gym made) and ``source``.
     """
-    # Part of an extra, and a second to import.
-    from_extra("reasoning_gym", "tasks", SOURCE)
-    factory = from_extra("reasoning_gym.factory", "tasks", SOURCE)
+    # Part of an extra, and a second to import, in which it seeds Python's global random state.
+    with _global_random(config.seed):
+        from_extra("reasoning_gym", "tasks", SOURCE)
+        factory = from_extra("reasoning_gym.factory", "tasks", SOURCE)
     tasks = config.mixture
     allotted = allot([task.weight for task in tasks], config.size)
     made: dict[str, _Task] = {}
