@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import stretto
-from stretto.cli import commands, completion, new, runs, trying
+from stretto.cli import commands, completion, doctoring, new, runs, trying
 from stretto.errors import Interrupted, StrettoError
 
 __all__ = ["app", "exit_status", "main"]
@@ -60,6 +60,7 @@ new.register(app)
 trying.register(app)
 commands.register(app)
 runs.register(app)
+doctoring.register(app)
 completion.register(app)
 
 

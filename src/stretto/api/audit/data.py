@@ -1,6 +1,6 @@
 """What can be said about the prompts of a recipe without judging anything: doubles, leaks, lengths, budgets, passes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from stretto.api.audit.answers import gold_of
 from stretto.api.audit.findings import DataFigures, Example, Finding, Quantiles, by_share, share_text
@@ -25,7 +25,7 @@ class _Answers:
         self.lengths: list[tuple[Prompt, int]] = []
         self.unwritable: list[Prompt] = []
         self.with_answer = [p for p in (*job.train, *job.held_out) if gold_of(p) is not None]
-        size = _vocab_size(job.recipe)
+        size = _of_model(job, "vocab_size")
         for prompt in self.with_answer[:_MOST_READ]:
             try:
                 ids = job.tokenizer.encode(gold_of(prompt) or "")
@@ -55,7 +55,6 @@ def look_at_data(job: Job) -> tuple[DataFigures, list[Finding]]:
 def _figures(job: Job, answers: _Answers) -> DataFigures:
     recipe = job.recipe
     every = (*job.train, *job.held_out)
-    positions = None if isinstance(recipe.engine, FakeEngineConfig) else _config(recipe).get("max_position_embeddings")
     phase = job.phases[-1]
     return DataFigures(
         num_train=len(job.train),
@@ -66,7 +65,7 @@ def _figures(job: Job, answers: _Answers) -> DataFigures:
         answer_tokens=Quantiles.of([length for _, length in answers.lengths]) if answers.lengths else None,
         max_prompt_tokens=getattr(recipe.prompts, "max_prompt_tokens", None),
         max_tokens=recipe.sampling.max_tokens,
-        context=positions if isinstance(positions, int) else None,
+        context=_of_model(job, "max_position_embeddings"),
         passes=phase.pool.groups_per_step * phase.steps / len(job.train),
     )
 
@@ -215,12 +214,9 @@ def _passes(job: Job) -> Iterator[Finding]:
         )
 
 
-def _config(recipe: Recipe) -> Mapping[str, object]:
-    return load_hf_config(recipe.model.path)
-
-
-def _vocab_size(recipe: Recipe) -> int | None:
-    if isinstance(recipe.engine, FakeEngineConfig):
+def _of_model(job: Job, key: str) -> int | None:
+    """A number of the model's configuration; None for a fake engine, which has no model."""
+    if isinstance(job.recipe.engine, FakeEngineConfig):
         return None
-    size = _config(recipe).get("vocab_size")
-    return size if isinstance(size, int) else None
+    value = load_hf_config(job.model).get(key)
+    return value if isinstance(value, int) else None
