@@ -32,9 +32,9 @@ def run() -> str:
 
 
 def test_keys_that_an_evaluation_reads_are_taken(run):
-    assert evaluate(run).n == 5
-    assert evaluate(run, ["evaluate.limit=2", "sampling.max_tokens=2", "sampling.deadline_s=60"]).n == 2
-    assert evaluate(run, ["prompts.max=9", "reward.on_error=drop", "engine.type=fake"]).n == 20
+    assert evaluate(run)["held_out"].n == 5
+    assert evaluate(run, ["evaluate.limit=2", "sampling.max_tokens=2", "sampling.deadline_s=60"])["held_out"].n == 2
+    assert evaluate(run, ["prompts.max=9", "reward.on_error=drop", "engine.type=fake"])["held_out"].n == 20
 
 
 @pytest.mark.parametrize("key", ["backend.lr=3", "steps=9", "evaluate.every=5", "sampling.n=4", "seed=1"])
@@ -62,7 +62,7 @@ def test_a_run_made_in_python_is_evaluated_with_what_can_be_imported(capsys):
     lines = [json.dumps({"prompt": f"{i}+1=", "answer": f"{i + 1}"}) for i in range(9)]
     Path("sums.jsonl").write_text("\n".join(lines) + "\n")
     keys = ["prompts.type=jsonl", "prompts.path=sums.jsonl", "prompts.held_out=0.5"]
-    assert evaluate("own", ["reward.use=exact_match", *keys]).n in (4, 5)
+    assert evaluate("own", ["reward.use=exact_match", *keys])["held_out"].n in (4, 5)
 
 
 def test_a_run_of_a_workflow_made_in_python_is_evaluated_by_its_model(capsys):

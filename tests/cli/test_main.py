@@ -158,7 +158,7 @@ def test_runs_are_listed_and_shown(capsys, monkeypatch, tmp_path, make_run):
     shown = json.loads(run(capsys, "runs", "show", "--json")[1])
     assert {"run", "status", "steps", "seed", "wall_s", "cpu_s", "evals", "metrics"} <= shown.keys()
     assert (shown["run"], shown["steps"], shown["seed"]) == ("two", 200, 3)
-    assert shown["evals"][0] == {"step": 0, "name": "held_out", "accuracy": 0.473, "n": 2000}
+    assert shown["evals"][0] == {"step": 0, "name": "held_out", "accuracy": 0.473, "n": 2000, "metrics": {}}
     assert run(capsys, "runs", "show", "one", "--dir", str(tmp_path / "runs"))[1].startswith("Run one: done, 200 steps")
     status, _, err = run(capsys, "runs", "show", "onne")
     assert (status, "Did you mean 'one'" in err) == (2, True)

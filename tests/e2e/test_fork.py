@@ -60,7 +60,7 @@ def test_a_fork_goes_on_from_there_and_can_itself_be_resumed_forked_and_evaluate
     assert sum(e.kind == "attempt" for e in fork.all_events) == 1
     assert resume(fork.path, ["steps=7"]).steps == 7
     assert resume(fork.path, ["steps=8"], fork="again").steps == 8
-    assert evaluate("again").n == 5
+    assert evaluate("again")["held_out"].n == 5
     assert RunView(parent.path).steps == 4
 
 

@@ -57,8 +57,8 @@ def test_the_summary_of_the_issue(new_run):
         "cpu_s": end.cpu_s,
         "warmup": {"steps": 1, "evals": [{"step": 1, "name": "held_out", "accuracy": 0.4, "n": 100}]},
         "evals": [
-            {"step": 0, "name": "held_out", "accuracy": 0.45, "n": 100},
-            {"step": 2, "name": "held_out", "accuracy": 0.9, "n": 100},
+            {"step": 0, "name": "held_out", "accuracy": 0.45, "n": 100, "metrics": {}},
+            {"step": 2, "name": "held_out", "accuracy": 0.9, "n": 100, "metrics": {}},
         ],
         "metrics": {"loss": None, "kl": 0.1},
     }

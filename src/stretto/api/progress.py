@@ -18,6 +18,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from stretto.api.scores import interval_words, percent, score_words, set_words
 from stretto.store import (
     AttemptBody,
     CheckpointBody,
@@ -72,6 +73,7 @@ class Progress:
     reward: float | None = None
     loss: float | None = None
     accuracy: float | None = None
+    leading: str = ""
     tokens_per_s: float | None = None
     left_s: float | None = None
     dropped: int = 0
@@ -85,11 +87,7 @@ class Progress:
             case StepBody() as body:
                 return self._step(event, body)
             case EvalBody() as body:
-                self.accuracy = body.accuracy
-                reached = f"{event.phase} step {event.step}" if event.phase else "evaluation"
-                return (
-                    f"{reached}: {body.name.replace('_', '-')} accuracy {percent(body.accuracy)} ({body.n} problems)",
-                )
+                return (self._evaluation(event, body),)
             case PhaseBody() as body:
                 return self._phase(event, body)
             case GroupBody(state="dropped") as body:
@@ -123,7 +121,7 @@ class Progress:
         elif self.loss is not None:
             shown.append(f"loss {self.loss:.3f}")
         if self.accuracy is not None:
-            shown.append(f"held-out {percent(self.accuracy)}")
+            shown.append(f"{set_words(self.leading)} {percent(self.accuracy)}")
         if self.tokens_per_s is not None:
             shown.append(f"{self.tokens_per_s:,.0f} tokens/s")
         if self.left_s is not None:
@@ -133,6 +131,16 @@ class Progress:
         if self.skipped:
             shown.append(f"{self.skipped} updates skipped")
         return shown
+
+    def _evaluation(self, event: Event, body: EvalBody) -> str:
+        # Of several sets the status shows one: the held-out share, or the first that was evaluated.
+        if body.name == "held_out" or self.leading in ("", body.name):
+            self.leading, self.accuracy = body.name, body.accuracy
+        reached = f"{event.phase} step {event.step}" if event.phase else "evaluation"
+        words = [f"{body.n} problems", interval_words(body.name, body.metrics)]
+        known = ", ".join(word for word in words if word)
+        more = score_words(body.name, body.metrics)
+        return f"{reached}: {set_words(body.name)} accuracy {percent(body.accuracy)} ({known}){more}"
 
     def _phase(self, event: Event, body: PhaseBody) -> tuple[str, ...]:
         if body.state == "end":
@@ -259,11 +267,6 @@ def _is_looked_at() -> bool:
 def can_draw(out: TextIO) -> bool:
     """Whether ``out`` takes the signs of charts; plain ones are drawn otherwise."""
     return (out.encoding or "").lower().replace("-", "") == "utf8"
-
-
-def percent(share: float) -> str:
-    """0.4567 as ``45.7%``."""
-    return f"{100 * share:.1f}%"
 
 
 def duration(seconds: float) -> str:

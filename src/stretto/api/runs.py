@@ -8,6 +8,7 @@ from pathlib import Path
 from stretto.api.host import host
 from stretto.config.backends import TorchBackendConfig
 from stretto.config.base import Section
+from stretto.config.evaluation import EvaluateConfig
 from stretto.config.load import recipe_from_mapping
 from stretto.config.overrides import apply_overrides, apply_resume_overrides, parse_overrides
 from stretto.config.prompts import PythonPrompts
@@ -32,8 +33,9 @@ EVALUATION_KEYS = (
     "prompts",
     "reward",
     "environment",
-    "evaluate.limit",
+    *(f"evaluate.{key}" for key in EvaluateConfig.model_fields if key not in ("every", "at_start", "at_end")),
     "sampling.max_tokens",
+    "sampling.stop",
     "sampling.deadline_s",
     "engine",
 )
@@ -100,10 +102,11 @@ def resume(
     return _drive(job, store, observer)
 
 
-def evaluate(target: str, overrides: Sequence[str] = (), *, observer: Observer | None = None) -> EvalResult:
-    """Evaluate a run's newest checkpoint, or a model (a folder, ``builtin:NAME`` or a hub id), greedily on held-out
-    prompts.
+def evaluate(target: str, overrides: Sequence[str] = (), *, runs_dir: Path = Path("runs")) -> dict[str, EvalResult]:
+    """Evaluate a run's newest checkpoint, or a model (a folder, ``builtin:NAME`` or a hub id), on every set of its
+    recipe.
 
+    The results are by the sets' names, ``held_out`` first if there is that share. A run is looked for in ``runs_dir``.
     For a model, the prompts and reward are those of a recipe's defaults (``prompts.type=... prompts.path=...``), and
     ``seed`` chooses what is held out. Raises ConfigError for a key that an evaluation does not read.
     """
@@ -111,7 +114,7 @@ def evaluate(target: str, overrides: Sequence[str] = (), *, observer: Observer |
         recipe = recipe_from_mapping({"steps": 1, "model": {"path": target}}, overrides)
         _refuse_unevaluated(overrides, (*EVALUATION_KEYS, "seed", "model.revision"))
         return host(lambda stop: evaluate_only(prepare(recipe, Given()), None))
-    view = RunView(find_run(Path("runs"), target))
+    view = RunView(find_run(runs_dir, target))
     recipe, _ = apply_overrides(recipe_of(view), overrides)
     _refuse_unevaluated(overrides, EVALUATION_KEYS)
     recipe = as_given(recipe, set(view.info.given))

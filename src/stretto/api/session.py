@@ -24,7 +24,7 @@ from stretto.algorithms.aggregation import aggregation_weights
 from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
 from stretto.config.algorithms import Aggregation
 from stretto.config.recipe import Recipe
-from stretto.errors import ConfigError, StoreError
+from stretto.errors import ConfigError, StoreError, nearest
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.roles import Want
 from stretto.runtime.attempt import export_policy
@@ -177,12 +177,19 @@ class Session:
         self._run(self._parts.publish(self._version))
         return self._version
 
-    def evaluate(self, limit: int | None = None) -> EvalResult:
-        """Evaluate what was last published on the held-out prompts (at most ``limit`` of them)."""
+    def evaluate(self, limit: int | None = None, *, name: str | None = None) -> EvalResult:
+        """Evaluate what was last published on the set ``name``: ``held_out`` or one of ``evaluate.sets`` (by default the
+        first there is), on at most ``limit`` of its prompts."""
         self._check_open()
-        if not self.held_out:
+        sets = {eval_set.name: eval_set for eval_set in self._job.phases[-1].sets}
+        if not sets:
             raise ConfigError("there is nothing to evaluate on: prompts.held_out=0. Set prompts.held_out=0.2.")
-        return self._run(evaluate(self._parts, "held_out", self.held_out[:limit]))
+        if name is not None and name not in sets:
+            raise ConfigError(f"there is no evaluation set {name!r}.{nearest(name, sets)}")
+        found = sets[name or next(iter(sets))]
+        if limit is not None:
+            found = replace(found, prompts=found.everything[:limit])
+        return self._run(evaluate(self._parts, found))
 
     # --- to and from disk ------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Every import inside a function is there to keep ``stretto --help`` quick: recipes load pydantic, runs load torch.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -205,20 +206,33 @@ def evaluate(
         typer.Argument(metavar="RUN|MODEL", help="A run's name or folder, or a model's folder.", autocompletion=runs),
     ],
     overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Evaluate a run's policy, or a model.
 
-    Greedily, on the held-out prompts. Trains nothing, and takes only the keys that an evaluation reads: prompts.*,
-    reward.*, engine.*, evaluate.limit, sampling.max_tokens, sampling.deadline_s (and seed, for a model).
+    On the held-out prompts and on every set of evaluate.sets, greedily unless evaluate.temperature says otherwise.
+    Trains nothing, and takes only the keys that an evaluation reads: prompts.*, reward.*, engine.*, evaluate.* (not
+    every, at_start, at_end), sampling.max_tokens, sampling.stop, sampling.deadline_s (and seed, for a model).
 
-    Example: stretto eval quickstart evaluate.limit=200
+    Example: stretto eval quickstart evaluate.limit=200 evaluate.n=8 evaluate.temperature=1
     """
     from stretto.api import evaluate as evaluate_target
-    from stretto.api.progress import percent
+    from stretto.api.scores import interval_words, percent, score_words
 
-    print(f"{target}: evaluating", flush=True)
-    result = evaluate_target(target, overrides or [], observer=None)
-    print(f"accuracy {percent(result.accuracy)} on {result.n} held-out prompts, greedy")
+    if not as_json:
+        print(f"{target}: evaluating", flush=True)
+    results = evaluate_target(target, overrides or [], runs_dir=runs_dir)
+    if as_json:
+        print(json.dumps({name: {"n": r.n, "metrics": dict(r.metrics)} for name, r in results.items()}, indent=2))
+        return
+    for name, result in results.items():
+        called, of = ("", "held-out prompts") if name == "held_out" else (f"{name}: ", "prompts")
+        how = "greedy" if result.greedy else f"{result.attempts} sampled attempts each"
+        print(
+            f"{called}accuracy {percent(result.accuracy)} (95% interval {interval_words(name, result.metrics)}) "
+            f"on {result.n} {of}, {how}{score_words(name, result.metrics)}"
+        )
 
 
 def _run(go: "Callable[[Observer], RunView]") -> None:

@@ -43,8 +43,8 @@ def curve_of(view: RunView, workflow: str = MAIN) -> Curve:
     return Curve(
         boundary=boundary,
         end=boundary + view.steps,
-        warmup=tuple(Point(e.step, e.body.accuracy) for e in view.evaluations(WARMUP)),
-        main=tuple(Point(boundary + e.step, e.body.accuracy) for e in view.evaluations(MAIN)),
+        warmup=tuple(Point(e.step, e.body.accuracy) for e in view.leading(WARMUP)),
+        main=tuple(Point(boundary + e.step, e.body.accuracy) for e in view.leading(MAIN)),
         reward=tuple(Point(boundary + s + 1, v) for s, v in view.history("reward/mean") if math.isfinite(v)),
         workflow=workflow,
     )

@@ -1,10 +1,11 @@
 """What is said when a run ends, and by ``runs show`` and ``runs list``: plain text made from its record."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stretto.api.progress import duration, percent
+from stretto.api.progress import duration
+from stretto.api.scores import interval_words, percent, score_words, set_words
 from stretto.cli.curve import curve_of, draw_chart
 from stretto.cli.plot import Plot, save_plot
 from stretto.store import Evaluation, Example, PhaseBody, RunView, word_for
@@ -47,9 +48,10 @@ def end_of_run(view: RunView, *, unicode: bool = True) -> str:
         picture = view.path / "curve.png"
         save_plot([view], picture, Plot(title=f"{view.name}: {workflow}, seed {view.seed}"))
         parts.append(f"{draw_chart(curve, unicode=unicode)}\n\nThe same as a picture: {picture}")
-    problems = _problems(compared(view.evaluations()))
+    problems = _problems(compared(view.leading()))
     if problems:
-        parts.append("\n".join(["Held-out problems, before and after:", *problems]))
+        heading = set_words(view.evaluated()[0]).capitalize()
+        parts.append("\n".join([f"{heading} problems, before and after:", *problems]))
     parts.append("\n".join(["Next:", *_next(view)]))
     return "\n\n".join(parts) + "\n"
 
@@ -74,7 +76,7 @@ def run_table(views: Sequence[RunView]) -> str:
     rows = [("run", "status", "steps", "seed", "accuracy", "wall")]
     for view in views:
         warm = _warms_up(view)
-        evaluations = view.evaluations(MAIN) or (view.evaluations(WARMUP) if warm else [])
+        evaluations = view.leading(MAIN) or (view.leading(WARMUP) if warm else [])
         accuracy = percent(evaluations[-1].body.accuracy) if evaluations else "-"
         steps = f"{view.steps_of(WARMUP)} of warm-up" if warm else f"{view.steps}"
         rows.append((view.name, view.status, steps, f"{view.seed}", accuracy, duration(view.wall_s)))
@@ -86,17 +88,38 @@ def _figures(view: RunView) -> list[str]:
     times = f"{duration(view.wall_s)} (CPU time {duration(view.cpu_s)})"
     lines = [f"Run {view.name}: {view.status}, {view.steps} steps in {times}, seed {view.seed}, in {view.path}"]
     if _warms_up(view):
-        seen = view.evaluations(WARMUP)
-        accuracy = f", {percent(seen[-1].body.accuracy)} of {seen[-1].body.n} held-out problems right" if seen else ""
+        seen = view.leading(WARMUP)
+        accuracy = ""
+        if seen:
+            last = seen[-1].body
+            accuracy = f", {percent(last.accuracy)} of {last.n} {set_words(last.name)} problems right"
         lines.append(f"Warm-up: {view.steps_of(WARMUP)} steps{accuracy}")
-    evaluations = view.evaluations()
-    if evaluations:
-        first, last = evaluations[0].body, evaluations[-1].body
-        name = last.name.replace("_", "-").capitalize()
-        gain = f" ({100 * (last.accuracy - first.accuracy):+.1f} points)" if len(evaluations) > 1 else ""
-        before = f"{percent(first.accuracy)} -> " if len(evaluations) > 1 else ""
-        lines.append(f"{name} accuracy: {before}{percent(last.accuracy)}{gain}, greedy, {last.n} problems")
-    return lines
+    return lines + [_gain(view, name) for name in view.evaluated()]
+
+
+def _gain(view: RunView, name: str) -> str:
+    """From the first to the last evaluation of a set in the main phase."""
+    evaluations = view.evaluations(MAIN, name)
+    first, last = evaluations[0].body, evaluations[-1].body
+    gain = f" ({100 * (last.accuracy - first.accuracy):+.1f} points)" if len(evaluations) > 1 else ""
+    before = f"{percent(first.accuracy)} -> " if len(evaluations) > 1 else ""
+    interval = interval_words(name, last.metrics)
+    sure = f", 95% interval {interval}" if interval else ""
+    how = "sampled" if _temperature(view, name) else "greedy"
+    called = "Held-out" if name == "held_out" else name
+    several = score_words(name, last.metrics)
+    return f"{called} accuracy: {before}{percent(last.accuracy)}{gain}, {how}, {last.n} problems{sure}{several}"
+
+
+def _temperature(view: RunView, name: str) -> float:
+    """What a set is sampled at in the main phase, by the configuration."""
+    evaluate = view.info.config.get("evaluate")
+    section = evaluate if isinstance(evaluate, Mapping) else {}
+    sets = section.get("sets")
+    own = sets.get(name) if isinstance(sets, Mapping) else None
+    found = own.get("temperature") if isinstance(own, Mapping) else None
+    found = section.get("temperature") if found is None else found
+    return found if isinstance(found, float | int) else 0.0
 
 
 def _warms_up(view: RunView) -> bool:

@@ -16,9 +16,11 @@ from stretto.config.fields import (
     allowed,
     as_mapping,
     choices,
+    field_at,
     filled_by,
     inner,
     nullable,
+    section_by_name,
     sections_of,
     show,
     takes_bool,
@@ -56,6 +58,9 @@ def known_keys(model: SectionType = Recipe, prefix: str = "") -> Iterator[str]:
         yield f"{prefix}{name}"
         for section in sections_of(field):
             yield from known_keys(section, f"{prefix}{name}.")
+        by_name = section_by_name(field)
+        if by_name is not None:
+            yield from known_keys(by_name, f"{prefix}{name}.NAME.")
 
 
 def _check(tree: Mapping[str, Any], model: SectionType, prefix: str, problems: Problems) -> dict[str, Any]:
@@ -69,6 +74,10 @@ def _check(tree: Mapping[str, Any], model: SectionType, prefix: str, problems: P
             problems.append((key, _misfit(key, value, field)))
         elif below is not None and sections_of(field):
             checked |= _check_section(below, field, key, problems)
+        elif below is not None and (by_name := section_by_name(field)) is not None:
+            sections = {own: as_mapping(item) for own, item in below.items()}
+            good = {own: _check(s, by_name, f"{key}.{own}.", problems) for own, s in sections.items() if s is not None}
+            checked[name] = {**below, **good}
         else:
             checked[name] = value
     return checked
@@ -109,10 +118,8 @@ def _unknown(key: str, model: SectionType, prefix: str) -> str:
 
 
 def _siblings(section_key: str) -> Sequence[SectionType]:
-    found: Sequence[SectionType] = (Recipe,)
-    for name in section_key.split("."):
-        found = [s for m in found if name in m.model_fields for s in sections_of(m.model_fields[name])]
-    return found
+    field = field_at(section_key.split("."), Recipe)
+    return sections_of(field) if field is not None else ()
 
 
 def _translate(detail: ErrorDetails) -> tuple[str, str]:
@@ -132,7 +139,12 @@ def _locate(loc: Sequence[int | str]) -> tuple[str, FieldInfo, bool]:
     """
     model, names, parts = Recipe, [str(loc[0])], list(loc[1:])
     field = model.model_fields[names[0]]
-    while parts and sections_of(field):
+    while parts and (sections_of(field) or (section_by_name(field) and len(parts) > 1)):
+        by_name = section_by_name(field)
+        if by_name is not None:
+            names += [str(parts.pop(0)), str(parts.pop(0))]
+            field = by_name.model_fields[names[-1]]
+            continue
         sections = sections_of(field)
         kind = str(parts.pop(0)) if len(sections) > 1 else variant_of(next(iter(sections)))
         model = next(s for s in sections if variant_of(s) == kind)

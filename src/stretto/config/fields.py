@@ -6,7 +6,7 @@ reads no file and validates nothing.
 
 import inspect
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
@@ -21,12 +21,14 @@ __all__ = [
     "allowed",
     "as_mapping",
     "choices",
+    "field_at",
     "field_docs",
     "filled_by",
     "given_tree",
     "inner",
     "is_text",
     "nullable",
+    "section_by_name",
     "sections_of",
     "show",
     "takes_bool",
@@ -58,13 +60,50 @@ def given_tree(section: Section) -> dict[str, Any]:
     for name in type(section).model_fields:
         value = getattr(section, name)
         if name in section.model_fields_set or name == "type":
-            tree[name] = given_tree(value) if isinstance(value, Section) else value
+            tree[name] = _given(value)
     return tree
+
+
+def _given(value: object) -> object:
+    if isinstance(value, Section):
+        return given_tree(value)
+    below = as_mapping(value)
+    return {name: _given(item) for name, item in below.items()} if below is not None else value
 
 
 def sections_of(field: FieldInfo) -> tuple[SectionType, ...]:
     """The section models a field may hold: none for a plain value, several for a choice on ``type``."""
     return tuple(t for t in _members(field.annotation) if isinstance(t, type) and issubclass(t, Section))
+
+
+def section_by_name(field: FieldInfo) -> SectionType | None:
+    """The section model of every value, if the field is a mapping of free names to sections."""
+    for member in _members(field.annotation):
+        if get_origin(member) is dict and _is_section(get_args(member)[1]):
+            return get_args(member)[1]
+    return None
+
+
+def _is_section(member: Any) -> bool:
+    return isinstance(member, type) and issubclass(member, Section)
+
+
+def field_at(names: Sequence[str], root: SectionType) -> FieldInfo | None:
+    """The field of a dotted key, in whichever variant has it; free names are passed over."""
+    models: tuple[SectionType, ...] = (root,)
+    field: FieldInfo | None = None
+    rest = list(names)
+    while rest:
+        name = rest.pop(0)
+        found = [m.model_fields[name] for m in models if name in m.model_fields]
+        field = found[0] if found else None
+        by_name = section_by_name(field) if field is not None else None
+        if by_name is not None and rest:
+            rest.pop(0)
+            models, field = (by_name,), None if not rest else field
+        else:
+            models = tuple(s for f in found for s in sections_of(f))
+    return field
 
 
 def variant_of(section: SectionType) -> str:
@@ -139,6 +178,9 @@ def field_docs(model: SectionType, prefix: str = "", filled: Section | None = No
         yield FieldDoc(key=key, variant=variant, allowed=allowed(field), default=default, doc=field.description or "")
         for section in sections_of(field):
             yield from field_docs(section, f"{key}.", filled_by(field, section))
+        by_name = section_by_name(field)
+        if by_name is not None:
+            yield from field_docs(by_name, f"{key}.NAME.")
 
 
 def filled_by(field: FieldInfo, section: SectionType) -> Section | None:
@@ -162,7 +204,9 @@ _VALUES: Mapping[Any, str] = {float: "numbers", str: "texts"}
 def inner(field: FieldInfo) -> str | None:
     """What a named value inside a mapping of names must be, or None if the field holds no such mapping."""
     values = [get_args(m)[1] for m in _members(field.annotation) if get_origin(m) is dict]
-    return {float: "a number", str: "text"}.get(values[0], "a mapping") if values else None
+    if not values:
+        return None
+    return "a section" if _is_section(values[0]) else {float: "a number", str: "text"}.get(values[0], "a mapping")
 
 
 def _kind(member: Any) -> str:
@@ -173,7 +217,8 @@ def _kind(member: Any) -> str:
     if get_origin(member) is list:
         return "a list of texts"
     if get_origin(member) is dict:
-        return f"a mapping of names to {_VALUES.get(get_args(member)[1], 'values')}"
+        values = get_args(member)[1]
+        return f"a mapping of names to {'sections' if _is_section(values) else _VALUES.get(values, 'values')}"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[member]
 
 

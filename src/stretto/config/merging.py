@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.config.base import Section
-from stretto.config.fields import SectionType, as_mapping, sections_of, variant_of
+from stretto.config.fields import SectionType, as_mapping, section_by_name, sections_of, variant_of
 from stretto.config.recipe import Recipe
 
 __all__ = ["drop_unknown", "merge"]
@@ -27,7 +27,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], model: SectionType |
             new = above.get("type", below.get("type"))
             below = drop_unknown(below, new, sections_of(field), field.default)
             section = next((s for s in sections_of(field) if variant_of(s) == (new or "")), sections_of(field)[0])
-        merged[key] = merge(below, above, section)
+        by_name = section_by_name(field) if field is not None else None
+        if by_name is not None:
+            own = {name: (as_mapping(below.get(name)), as_mapping(item)) for name, item in above.items()}
+            both = {name: merge(b, a, by_name) for name, (b, a) in own.items() if b is not None and a is not None}
+            merged[key] = {**below, **above, **both}
+        else:
+            merged[key] = merge(below, above, section)
     return merged
 
 

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from stretto.config.checking import build_recipe
-from stretto.config.fields import SectionType, as_mapping, given_tree, is_text, nullable, sections_of, show
+from stretto.config.fields import as_mapping, field_at, given_tree, is_text, nullable, sections_of, show
 from stretto.config.merging import drop_unknown
 from stretto.config.reading import parse_value
 from stretto.config.recipe import Recipe
@@ -48,6 +46,10 @@ RESUME_SAFE_KEYS: tuple[str, ...] = (
 )
 """What a resume may change, whole sections included: how long it runs, what is looked at and kept, and what failures
 do. Nothing here changes a step that both runs make without failure (a decaying learning rate follows ``steps``)."""
+
+
+_WHOLE = ("warmup.until", "evaluate.sets", "warmup.evaluate.sets")
+"""Mappings of free names: a name may be gone, so a change of one is a change of the whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,7 @@ def _value(key: str, text: str, what: str) -> Any:
 
     So ``#``, ``{`` and ``: ``, which mean something else in YAML, may stand in a template or a regular expression.
     """
-    field = _field(key)
+    field = field_at(key.split("."), Recipe)
     if field is None or not is_text(field) or text[0] in "'\"":
         return parse_value(text, what)
     return None if nullable(field) and text in ("null", "~") else text
@@ -147,16 +149,6 @@ def _switch(tree: dict[str, Any], name: str, new: object) -> None:
         tree[name] = drop_unknown(below, new, sections_of(field), field.default)
 
 
-def _field(key: str) -> FieldInfo | None:
-    """The field of a dotted key in whichever variant has it."""
-    models: list[SectionType] = [Recipe]
-    field: FieldInfo | None = None
-    for name in key.split("."):
-        field = next((m.model_fields[name] for m in models if name in m.model_fields), None)
-        models = [s for m in models if name in m.model_fields for s in sections_of(m.model_fields[name])]
-    return field
-
-
 def _changes(old: Recipe, new: Recipe) -> tuple[Change, ...]:
     before, after = dict(_flat(old.model_dump(mode="json"))), dict(_flat(new.model_dump(mode="json")))
     keys = dict.fromkeys([*before, *after])
@@ -169,7 +161,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Json]]:
     flat: list[tuple[str, Json]] = []
     for name, value in tree.items():
         below = as_mapping(value)
-        if below is not None and f"{prefix}{name}" != "warmup.until":
+        if below is not None and f"{prefix}{name}" not in _WHOLE:
             flat += _flat(below, f"{prefix}{name}.")
         else:
             flat.append((f"{prefix}{name}", value))

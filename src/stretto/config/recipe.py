@@ -6,12 +6,13 @@ from stretto.config.algorithms import Algorithm, GrpoConfig
 from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConfig
 from stretto.config.base import Section
 from stretto.config.environments import EnvironmentConfig
-from stretto.config.evaluation import EvaluateConfig
+from stretto.config.evaluation import HELD_OUT, EvaluateConfig, targets
 from stretto.config.models import CriticConfig, ModelConfig
 from stretto.config.prompts import AdditionPrompts, Prompts
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import Engine, FakeEngineConfig, NativeEngineConfig, SamplingConfig
 from stretto.config.sections import Cluster, LocalCluster, SaveConfig, ScheduleConfig, WarmupConfig
+from stretto.errors import nearest
 
 __all__ = ["Recipe"]
 
@@ -68,12 +69,26 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _evaluations_have_prompts(self) -> "Recipe":
-        until = self.warmup is not None and bool(self.warmup.until)
-        evaluates = self.evaluate.every is not None or until or self.save.keep_best is not None
-        if self.prompts.held_out == 0 and evaluates:
+        if self.prompts.held_out > 0:
+            return self
+        asked = self.evaluate.every is not None or self.save.keep_best is not None
+        waited_for = list(self.warmup.until) if self.warmup is not None else []
+        named = [self.save.keep_best or "", *waited_for]
+        if (asked and not self.evaluate.sets) or any(name.startswith(f"{HELD_OUT}/") for name in named):
             raise ValueError(
                 "evaluations are asked for (evaluate.every, warmup.until, save.keep_best), and prompts.held_out=0 "
-                "leaves nothing to evaluate on. Set prompts.held_out=0.2, or leave those out."
+                "leaves nothing to evaluate on. Set prompts.held_out=0.2, name prompts in evaluate.sets, or leave "
+                "those out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_measured(self) -> "Recipe":
+        known = tuple(targets(self.evaluate, held_out=self.prompts.held_out > 0))
+        best = self.save.keep_best
+        if best is not None and best not in known:
+            raise ValueError(
+                f"save.keep_best={best} is no metric of the evaluations that is to rise.{nearest(best, known)}"
             )
         return self
 

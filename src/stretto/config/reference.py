@@ -6,7 +6,7 @@ python -m stretto.config.reference > docs/configuration.md
 import sys
 from collections.abc import Iterable, Iterator
 
-from stretto.config.fields import FieldDoc, SectionType, field_docs, filled_by, sections_of, variant_of
+from stretto.config.fields import FieldDoc, SectionType, field_docs, filled_by, section_by_name, sections_of, variant_of
 from stretto.config.overrides import RESUME_SAFE_KEYS
 from stretto.config.recipe import Recipe
 
@@ -63,6 +63,11 @@ def _sections(model: SectionType, prefix: str) -> Iterator[str]:
             docs = field_docs(section, f"{prefix}{name}.", filled_by(field, section))
             yield _section(f"`{prefix}{name}`{kind}", f"{prefix}{name}.", section, docs)
             yield from _sections(section, f"{prefix}{name}.")
+        by_name = section_by_name(field)
+        if by_name is not None:
+            inner = f"{prefix}{name}.NAME."
+            yield _section(f"`{inner.rstrip('.')}`", inner, by_name, field_docs(by_name, inner))
+            yield from _sections(by_name, inner)
 
 
 def _section(title: str, prefix: str, model: SectionType, docs: Iterable[FieldDoc]) -> str:

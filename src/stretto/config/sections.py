@@ -1,11 +1,11 @@
 """The sections of a recipe that are about its course: schedule, cluster, checkpoints, warm-up."""
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
 from stretto.config.base import Section
-from stretto.config.evaluation import EvalMetric, EvaluateConfig
+from stretto.config.evaluation import EvaluateConfig, targets
 from stretto.errors import nearest
 
 __all__ = ["Cluster", "LocalCluster", "SaveConfig", "ScheduleConfig", "WarmupConfig"]
@@ -41,8 +41,8 @@ class SaveConfig(Section):
     """Steps between checkpoints; null: only the last."""
     keep_last: int = Field(default=2, ge=1)
     """How many of the newest checkpoints stay."""
-    keep_best: EvalMetric | None = None
-    """A metric of evaluations: the saved step with the highest value stays too."""
+    keep_best: str | None = None
+    """A metric of evaluations, such as held_out/accuracy: the saved step with the highest value stays too."""
 
 
 class WarmupConfig(Section):
@@ -63,7 +63,7 @@ class WarmupConfig(Section):
 
     @model_validator(mode="after")
     def _until_is_measured(self) -> "WarmupConfig":
-        known = get_args(EvalMetric)
+        known = tuple(targets(self.evaluate))
         unknown = next((name for name in self.until if name not in known), None)
         if unknown is not None:
             raise ValueError(f"warmup.until={self.until}: it cannot wait for {unknown!r}.{nearest(unknown, known)}")

@@ -9,7 +9,7 @@ from typing import Literal
 
 import xxhash
 
-__all__ = ["NAMESPACES", "Namespace", "environment_seed", "order_seed", "sample_seed"]
+__all__ = ["NAMESPACES", "Namespace", "environment_seed", "evaluation_seed", "order_seed", "sample_seed"]
 
 Namespace = Literal["train", "evaluation", "warmup"]
 """Draws of each namespace count from 0 by themselves."""
@@ -39,6 +39,15 @@ def environment_seed(run_seed: int, namespace: Namespace, draw: int, sample: int
     """
     packed = _ENVIRONMENT.pack(run_seed, NAMESPACES[namespace], draw, sample, turn, b"environ")
     return xxhash.xxh3_64_intdigest(packed)
+
+
+def evaluation_seed(run_seed: int, name: str) -> int:
+    """What takes the place of the run's seed in one evaluation set, in [0, 2**64): draws count its prompts from 0.
+
+    xxh3_64 (seed 0) of the run seed as a little-endian unsigned 64-bit integer, the bytes ``"eval"`` and the set's name
+    in UTF-8.
+    """
+    return xxhash.xxh3_64_intdigest(struct.pack("<Q", run_seed) + b"eval" + name.encode())
 
 
 def order_seed(run_seed: int, namespace: Namespace) -> int:

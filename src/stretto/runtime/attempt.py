@@ -53,16 +53,23 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
         store.end(status, reason)
 
 
-async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> EvalResult:
-    """Evaluate the policy of a checkpoint, or of the recipe's model, on the held-out prompts. Records nothing."""
-    if not job.held_out:
-        raise ConfigError("there is nothing to evaluate on: prompts.held_out=0. Set prompts.held_out=0.2.")
+async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, EvalResult]:
+    """Evaluate the policy of a checkpoint, or of the recipe's model, on the sets of the main phase, by name.
+
+    Records nothing.
+    """
+    sets = job.phases[-1].sets
+    if not sets:
+        raise ConfigError(
+            "there is nothing to evaluate on: prompts.held_out=0 and evaluate.sets is empty. Set prompts.held_out=0.2, "
+            "or name prompts in evaluate.sets."
+        )
     async with Disposer() as disposer:
         parts = await open_parts(job, disposer)
         if checkpoint is not None:
             await parts.worker.call(parts.backend.load, checkpoint.path)
         await parts.publish(0)
-        return await evaluate(parts, "held_out", job.held_out[: job.recipe.evaluate.limit])
+        return {eval_set.name: await evaluate(parts, eval_set) for eval_set in sets}
 
 
 async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Position:

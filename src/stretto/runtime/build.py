@@ -4,7 +4,7 @@ The only file that names the classes behind the Protocols.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,8 +13,10 @@ import xxhash
 
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
 from stretto.config.backends import FakeBackendConfig
+from stretto.config.evaluation import HELD_OUT
 from stretto.config.prompts import AdditionPrompts
 from stretto.config.recipe import Recipe
+from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import FakeEngineConfig, NativeEngineConfig
 from stretto.data.locations import locate
 from stretto.data.order import split
@@ -26,8 +28,9 @@ from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Reward, resolve_reward
 from stretto.errors import ConfigError, DataError
 from stretto.graph import Graph, Workflow, models_of
-from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
+from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, TurnBudget
 from stretto.runtime.disposer import Disposer
+from stretto.runtime.eval_sets import main_sets, own_rewards, warmup_sets
 from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, main_phase, warmup_phase
@@ -65,7 +68,7 @@ class Job:
     held_out: Sequence[Prompt]
     intake: Intake
     reward: Reward
-    greedy: Sampling
+    set_rewards: Mapping[str, Reward]
     environment: Factory | None = None
 
     @property
@@ -76,12 +79,17 @@ class Job:
     @cached_property
     def data_hash(self) -> str:
         """A hash of all prompts with what judges them: a run goes on only with the data it was begun with."""
-        digest = xxhash.xxh3_64()
-        for prompt in (*self.train, *self.held_out):
-            digest.update(prompt.uid.encode("utf-8", "surrogatepass"))  # any string may be a uid
-            digest.update(prompt.token_ids.tobytes())
-            digest.update(json.dumps(dict(prompt.data), sort_keys=True, default=list).encode())
-        return digest.hexdigest()
+        return _hash((*self.train, *self.held_out))
+
+    @cached_property
+    def set_hashes(self) -> Mapping[str, str]:
+        """The same of every further evaluation set, by phase and name: its numbers are of one set of prompts."""
+        return {
+            f"{phase.name}/{s.name}": _hash(s.everything)
+            for phase in self.phases
+            for s in phase.sets
+            if s.name != HELD_OUT
+        }
 
     @property
     def read(self) -> PromptsBody:
@@ -98,15 +106,37 @@ class Job:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt with the longest completion, or of the longest attempt of several turns."""
-        one_turn = self.longest_prompt + self.recipe.sampling.max_tokens
-        several = self.recipe.environment
-        return one_turn if several is None else max(one_turn, several.max_total_tokens)
+        """Tokens of the longest row that may come to be, in training or evaluation."""
+        return max(tokens for tokens, _ in self.lengths())
 
     @property
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt."""
-        return max(len(p.token_ids) for p in (*self.train, *self.held_out))
+        evaluated = (prompt for phase in self.phases for s in phase.sets for prompt in s.prompts)
+        return max(len(p.token_ids) for p in (*self.train, *self.held_out, *evaluated))
+
+    def lengths(self) -> Iterator[tuple[int, str]]:
+        """Tokens of the longest prompt with the longest completion, or of the longest attempt of several turns, and
+        what they are of."""
+        max_tokens = self.recipe.sampling.max_tokens
+        what = f"the longest prompt with sampling.max_tokens={max_tokens}"
+        yield max(len(p.token_ids) for p in (*self.train, *self.held_out)) + max_tokens, what
+        for phase in self.phases:
+            for s in phase.sets:
+                what = f"the longest prompt of evaluation set {s.name} with its max_tokens={s.sampling.max_tokens}"
+                yield max(len(p.token_ids) for p in s.prompts) + s.sampling.max_tokens, what
+        several = self.recipe.environment
+        if several is not None:
+            yield several.max_total_tokens, f"an attempt of environment.max_total_tokens={several.max_total_tokens}"
+
+
+def _hash(prompts: Sequence[Prompt]) -> str:
+    digest = xxhash.xxh3_64()
+    for prompt in prompts:
+        digest.update(prompt.uid.encode("utf-8", "surrogatepass"))  # any string may be a uid
+        digest.update(prompt.token_ids.tobytes())
+        digest.update(json.dumps(dict(prompt.data), sort_keys=True, default=list).encode())
+    return digest.hexdigest()
 
 
 def prepare(recipe: Recipe, given: Given) -> Job:
@@ -137,9 +167,10 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         stop_ids=tokenizer.stop_ids,
         stop=s.stop,
     )
-    phases = [main_phase(recipe, graphs[-1], train, sampling)]
+    phases = [main_phase(recipe, graphs[-1], train, sampling, main_sets(recipe, held_out, tokenizer))]
     if recipe.warmup is not None:
-        phases.insert(0, warmup_phase(recipe, recipe.warmup, graphs[0], train, sampling))
+        sets = warmup_sets(recipe, held_out, tokenizer)
+        phases.insert(0, warmup_phase(recipe, graphs[0], train, sampling, sets))
     job = Job(
         recipe=recipe,
         model=model.path,
@@ -149,7 +180,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         held_out=held_out,
         intake=intake,
         reward=reward,
-        greedy=Sampling(temperature=0.0, max_tokens=s.max_tokens, stop_ids=tokenizer.stop_ids, stop=s.stop),
+        set_rewards={key: _named_reward(key, config) for key, config in own_rewards(recipe).items()},
         environment=environment,
     )
     max_len_of(job)
@@ -163,9 +194,10 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
     # torch takes seconds to import: only what trains or evaluates pays.
     from stretto.weights.in_process import InProcessSync
 
-    judge = RewardJudge(recipe.reward, job.reward, deterministic=recipe.schedule.deterministic)
-    disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
-    await judge.start()
+    judge = await _open_judge(job, recipe.reward, job.reward, disposer)
+    judges: dict[str, Judge] = {"": judge}
+    for key, config in own_rewards(recipe).items():
+        judges[key] = await _open_judge(job, config, job.set_rewards[key], disposer)
     episodes: Episodes | None = None
     if (e := recipe.environment) is not None:
         episodes = Episodes(e, job.environment, deterministic=recipe.schedule.deterministic)
@@ -181,9 +213,8 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
         worker=worker,
         sync=InProcessSync(worker.call),
         judge=judge,
+        judges=judges,
         tokenizer=job.tokenizer,
-        held_out=job.held_out,
-        greedy=job.greedy,
         seed=recipe.seed,
         deadline_s=recipe.sampling.deadline_s,
         precision=getattr(recipe.engine, "dtype", "float32"),
@@ -200,6 +231,20 @@ def _budget(recipe: Recipe) -> TurnBudget | None:
     return TurnBudget(max_turns=e.max_turns, max_total_tokens=e.max_total_tokens, on_length=e.on_length)
 
 
+async def _open_judge(job: Job, config: RewardConfig, reward: Reward, disposer: Disposer) -> RewardJudge:
+    judge = RewardJudge(config, reward, deterministic=job.recipe.schedule.deterministic)
+    disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
+    await judge.start()
+    return judge
+
+
+def _named_reward(key: str, config: RewardConfig) -> Reward:
+    try:
+        return resolve_reward(config.use)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
 def _check_devices(recipe: Recipe) -> None:
     """Devices other than the CPU are tried before a run is created; that costs the import of torch."""
     for key, section in (("backend.device", recipe.backend), ("engine.device", recipe.engine)):
@@ -213,28 +258,26 @@ def _check_devices(recipe: Recipe) -> None:
 def max_len_of(job: Job) -> int:
     """The longest sequence the engine must hold, in tokens."""
     e, several = job.recipe.engine, job.recipe.environment
-    needs = f"the longest prompt with sampling.max_tokens={job.recipe.sampling.max_tokens}"
-    if several is not None:
-        if job.longest_prompt >= several.max_total_tokens:
-            raise DataError(
-                f"environment.max_total_tokens={several.max_total_tokens} leaves nothing to write after the longest "
-                f"prompt, which has {job.longest_prompt} tokens. Raise it, or use shorter prompts."
-            )
-        needs = f"{needs}, or environment.max_total_tokens={several.max_total_tokens}"
-    if isinstance(e, FakeEngineConfig):
-        return job.longest
-    if e.max_len and e.max_len < job.longest:
+    if several is not None and job.longest_prompt >= several.max_total_tokens:
         raise DataError(
-            f"engine.max_len={e.max_len} is shorter than {needs}: {job.longest} tokens. "
+            f"environment.max_total_tokens={several.max_total_tokens} leaves nothing to write after the longest "
+            f"prompt, which has {job.longest_prompt} tokens. Raise it, or use shorter prompts."
+        )
+    longest, needs = max(job.lengths(), key=lambda length: length[0])
+    if isinstance(e, FakeEngineConfig):
+        return longest
+    if e.max_len and e.max_len < longest:
+        raise DataError(
+            f"engine.max_len={e.max_len} is shorter than {needs}: {longest} tokens. "
             "Raise engine.max_len, or leave it 0."
         )
     positions = load_hf_config(job.model).get("max_position_embeddings")
-    if isinstance(positions, int) and (e.max_len or job.longest) > positions:
+    if isinstance(positions, int) and (e.max_len or longest) > positions:
         raise DataError(
-            f"{needs} is {job.longest} tokens (engine.max_len={e.max_len}), and the model was made for {positions}. "
+            f"{needs} is {longest} tokens (engine.max_len={e.max_len}), and the model was made for {positions}. "
             f"Set {_shorter(job, positions)}."
         )
-    return e.max_len or job.longest
+    return e.max_len or longest
 
 
 def _shorter(job: Job, positions: int) -> str:
@@ -256,7 +299,8 @@ def _check_vocabulary(job: Job) -> None:
     if isinstance(job.recipe.engine, FakeEngineConfig):
         return
     size = load_hf_config(job.model).get("vocab_size")
-    for prompt in (*job.train, *job.held_out):
+    evaluated = (prompt for phase in job.phases for s in phase.sets for prompt in s.prompts)
+    for prompt in (*job.train, *job.held_out, *evaluated):
         ids = prompt.token_ids
         if isinstance(size, int) and (ids.min() < 0 or ids.max() >= size):
             raise DataError(

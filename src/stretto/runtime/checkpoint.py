@@ -43,6 +43,7 @@ def write_state(folder: Path, job: Job, pool: Pool, backend: TrainBackend, skipp
         "pool": pool.state(),
         "skipped_in_row": skipped_in_row,
         "data_hash": job.data_hash,
+        "set_hashes": job.set_hashes,
         "models": {model: "train" in roles for model, roles in needed_models(job.graphs).items()},
     }
     write_json(folder / "state.json", state)
@@ -66,6 +67,13 @@ def position_after(checkpoint: Checkpoint, job: Job) -> Position:
         raise _unfit(
             checkpoint, "the prompts are not those it was taken with (prompts, seed and tokenizer decide them)"
         )
+    for name, known in job.set_hashes.items():
+        if state.get("set_hashes", {}).get(name, known) != known:
+            raise _unfit(
+                checkpoint,
+                f"the prompts of evaluation set {name.partition('/')[2]} are not those it was taken with, and its "
+                "numbers would be of two different sets; under another name they may be any",
+            )
     if header.phase not in names:
         raise _unfit(checkpoint, f"it was taken in phase {header.phase}, which the recipe does not have")
     for model, roles in needed_models(job.graphs).items():

@@ -157,12 +157,16 @@ class Driver:
             self._probed = True
 
     async def _evaluate(self, p: _Progress) -> None:
-        if not self._parts.held_out:
+        """Every set of the phase, one after the other."""
+        if not p.phase.sets:
             return
-        with self._clock("time/evaluate_s"):
-            result = await evaluate(self._parts, "held_out", self._parts.held_out[: p.phase.evaluate.limit])
-        p.metrics, p.evaluated_at = result.metrics, p.step
-        self._record.evaluation(p.step, result)
+        metrics: dict[str, float] = {}
+        for eval_set in p.phase.sets:
+            with self._clock("time/evaluate_s"):
+                result = await evaluate(self._parts, eval_set)
+            metrics |= result.metrics
+            self._record.evaluation(p.step, result)
+        p.metrics, p.evaluated_at = metrics, p.step
 
     async def _save(self, p: _Progress) -> None:
         header = Header(

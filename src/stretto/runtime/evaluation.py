@@ -1,84 +1,176 @@
-"""Evaluation: one greedy attempt at every held-out prompt, judged by the recipe's reward."""
+"""Evaluation: attempts at every prompt of a set, judged, and what they say about the policy.
+
+Seeds come from (set, prompt, sample), so a set's numbers do not depend on which others there are. Of an attempt only
+what is counted and shown is kept, and a bounded number is under way at a time: sets may have thousands of prompts.
+"""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from stretto.algorithms.estimates import interval, majority, pass_at
+from stretto.config.evaluation import powers
+from stretto.data.seeds import evaluation_seed
 from stretto.environments.judge import GroupDropped
-from stretto.errors import RewardError
+from stretto.errors import RewardError, nearest
+from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.parts import Parts
-from stretto.types import Prompt, Trajectory
+from stretto.types import Finish, Prompt, Trajectory
 from stretto.workflows.nodes import rollout
 
-__all__ = ["EvalResult", "evaluate"]
+__all__ = ["Attempt", "EvalResult", "Tried", "evaluate"]
 
 T = TypeVar("T")
-FULL_MARK = 1.0
+
+IN_FLIGHT = 1024
+"""Attempts under way at a time: several times what an engine decodes at once, and a bound on memory and waiting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What is kept of one attempt. ``score`` decides whether it is right, ``reward`` is the total."""
+
+    text: str
+    finish: Finish
+    reward: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A prompt with its attempts, in order of samples."""
+
+    prompt: Prompt
+    attempts: tuple[Attempt, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EvalResult:
-    """``attempts`` in the order of ``prompts``, each judged. ``dropped`` more had no reward, by the recipe's policy."""
+    """What came of a set, ``attempts`` at each prompt. ``tried`` in the order of its prompts; ``dropped`` more had no
+    reward, by policy.
+
+    ``metrics`` by the names that ``until`` and ``keep_best`` use: NAME/accuracy and so on.
+    """
 
     name: str
-    prompts: tuple[Prompt, ...]
-    attempts: tuple[Trajectory, ...]
+    attempts: int
+    greedy: bool
+    tried: tuple[Tried, ...]
     dropped: int
+    metrics: Mapping[str, float]
 
     @property
     def n(self) -> int:
         """How many prompts were evaluated."""
-        return len(self.prompts)
+        return len(self.tried)
 
     @property
     def accuracy(self) -> float:
-        """The share of attempts with a reward of 1 or more."""
-        return sum(t.reward is not None and t.reward >= FULL_MARK for t in self.attempts) / self.n
+        """The share of attempts that are right."""
+        return self.metrics[f"{self.name}/accuracy"]
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """By the names that ``until`` and ``keep_best`` use."""
-        return {
-            f"{self.name}/accuracy": self.accuracy,
-            f"{self.name}/reward": sum(t.reward or 0.0 for t in self.attempts) / self.n,
-            f"{self.name}/truncated": sum(t.finish == "length" for t in self.attempts) / self.n,
-            f"{self.name}/dropped": float(self.dropped),
-        }
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the accuracy."""
+        return self.metrics[f"{self.name}/accuracy/low"], self.metrics[f"{self.name}/accuracy/high"]
 
 
-async def evaluate(parts: Parts, name: str, prompts: Sequence[Prompt]) -> EvalResult:
-    """Evaluate the weights that the engine holds. All prompts are in flight at once; the engine queues them.
+async def evaluate(parts: Parts, eval_set: EvalSet) -> EvalResult:
+    """Evaluate the weights that the engine holds on one set.
 
     A reward that fails ends it with RewardError, or under the policy ``drop`` leaves the prompt out, counted.
     """
-    binding = parts.binding("evaluation", parts.greedy)
+    seed = evaluation_seed(parts.seed, eval_set.name)
+    binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed)
+    judge = parts.judges[eval_set.judge]
+    room = asyncio.Semaphore(max(1, IN_FLIGHT // eval_set.n))
 
-    async def attempt(index: int, prompt: Prompt) -> Trajectory | None:
-        group = await rollout(
-            prompt, binding.generate("policy", index), binding.tokenize(index), binding.environment(index), n=1
-        )
-        try:
-            judged = await parts.judge.judge(group)
-        except GroupDropped:
-            return None
-        return judged.attempts[0]
+    async def attempt(index: int, prompt: Prompt) -> Tried | None:
+        async with room:
+            generate, tokens, environment = (
+                binding.generate("policy", index),
+                binding.tokenize(index),
+                binding.environment(index),
+            )
+            group = await rollout(prompt, generate, tokens, environment, n=eval_set.n)
+            try:
+                judged = await judge.judge(group)
+            except GroupDropped:
+                return None
+            return Tried(prompt=prompt, attempts=tuple(_kept(eval_set, prompt, t) for t in judged.attempts))
 
-    attempts = await _all([attempt(index, prompt) for index, prompt in enumerate(prompts)])
-    judged = [(p, t) for p, t in zip(prompts, attempts, strict=True) if t is not None]
-    unjudged = next((p.uid for p, t in judged if t.reward is None), None)
-    if unjudged is not None or not judged:
-        what = "no attempt with a reward" if unjudged is None else f"an attempt without a reward ({unjudged!r})"
+    found = await _all([attempt(index, prompt) for index, prompt in enumerate(eval_set.prompts)])
+    tried = tuple(t for t in found if t is not None)
+    if not tried:
         raise RewardError(
-            f"evaluation {name!r} has {what}, so an accuracy would be wrong. "
-            "Give a reward that applies to the held-out prompts."
+            f"evaluation {eval_set.name!r} has no attempt with a reward, so an accuracy would be wrong. "
+            "Give a reward that applies to its prompts."
         )
+    dropped = len(found) - len(tried)
     return EvalResult(
-        name=name,
-        prompts=tuple(p for p, _ in judged),
-        attempts=tuple(t for _, t in judged),
-        dropped=len(attempts) - len(judged),
+        name=eval_set.name,
+        attempts=eval_set.n,
+        greedy=eval_set.sampling.temperature == 0,
+        tried=tried,
+        dropped=dropped,
+        metrics=_metrics(eval_set, tried, dropped),
     )
+
+
+def _kept(eval_set: EvalSet, prompt: Prompt, trajectory: Trajectory) -> Attempt:
+    """The attempt with the score that counts."""
+    name = eval_set.score
+    if name is not None and name not in trajectory.rewards:
+        raise RewardError(
+            f"evaluation {eval_set.name!r} counts by the score {name!r} (evaluate.score), and the reward gives "
+            f"{', '.join(map(repr, sorted(trajectory.rewards)))}.{nearest(name, trajectory.rewards)}"
+        )
+    score = trajectory.reward if name is None else trajectory.rewards[name]
+    if trajectory.reward is None or score is None:
+        what = "reward" if name is None else f"score {name!r}"
+        raise RewardError(
+            f"evaluation {eval_set.name!r} has an attempt without a {what} ({prompt.uid!r}), so an accuracy would be "
+            "wrong. Give a reward that applies to all of its prompts."
+        )
+    return Attempt(text=trajectory.text, finish=trajectory.finish, reward=trajectory.reward, score=score)
+
+
+def _metrics(eval_set: EvalSet, tried: Sequence[Tried], dropped: int) -> dict[str, float]:
+    n = eval_set.n
+    attempts = [attempt for t in tried for attempt in t.attempts]
+    right = [sum(a.score >= eval_set.full_mark for a in t.attempts) for t in tried]
+    accuracy = sum(right) / len(attempts)
+    low, high = interval(right, n)
+    metrics = {
+        "accuracy": accuracy,
+        "accuracy/low": low,
+        "accuracy/high": high,
+        "reward": sum(a.reward for a in attempts) / len(attempts),
+        "truncated": sum(a.finish == "length" for a in attempts) / len(attempts),
+        "dropped": float(dropped),
+    }
+    if n > 1:
+        metrics[f"avg@{n}"] = accuracy
+        for k in powers(n):
+            metrics[f"pass@{k}"] = sum(pass_at(k, n, c) for c in right) / len(tried)
+        metrics[f"maj@{n}"] = sum(_majority_is_right(eval_set, t) for t in tried) / len(tried)
+    return {f"{eval_set.name}/{name}": value for name, value in metrics.items()}
+
+
+def _majority_is_right(eval_set: EvalSet, tried: Tried) -> bool:
+    winner = majority([_vote(eval_set, attempt.text) for attempt in tried.attempts])
+    return winner is not None and tried.attempts[winner].score >= eval_set.full_mark
+
+
+def _vote(eval_set: EvalSet, text: str) -> str | None:
+    """The answer in a text: what the last match of ``vote`` holds, None without a match; without ``vote`` the text."""
+    if eval_set.vote is None:
+        return text.strip()
+    last = None
+    for match in eval_set.vote.finditer(text):
+        last = match.group(1) if eval_set.vote.groups else match.group()
+    return None if last is None else last.strip()
 
 
 async def _all(attempts: Sequence[Coroutine[object, object, T]]) -> list[T]:

@@ -1,6 +1,6 @@
-"""What a run is made of, once opened: engine, worker, transport, judge, tokenizer, prompts. ``build`` opens them."""
+"""What a run is made of, once opened: engine, worker, transport, judges, tokenizer. ``build`` opens them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stretto.data.seeds import Namespace
@@ -9,22 +9,21 @@ from stretto.environments.episodes import Episodes
 from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, TurnBudget, WeightSync
 from stretto.runtime.binding import GroupBinding
 from stretto.runtime.worker import Worker
-from stretto.types import Metrics, Prompt
+from stretto.types import Metrics
 
 __all__ = ["Parts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """The parts of one run in one process."""
+    """The parts of one run in one process. ``judges``: those of evaluation sets by their keys, and ``judge`` as ""."""
 
     engine: RolloutEngine
     worker: Worker
     sync: WeightSync
     judge: Judge
+    judges: Mapping[str, Judge]
     tokenizer: Tokenizer
-    held_out: Sequence[Prompt]
-    greedy: Sampling
     seed: int
     deadline_s: float
     precision: str

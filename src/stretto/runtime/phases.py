@@ -10,11 +10,12 @@ from stretto.algorithms.schedules import lr_at
 from stretto.config.backends import TorchBackendConfig
 from stretto.config.evaluation import EvaluateConfig
 from stretto.config.recipe import Recipe
-from stretto.config.sections import SaveConfig, WarmupConfig
+from stretto.config.sections import SaveConfig
 from stretto.data.order import DrawOrder, draws_of
 from stretto.data.seeds import Namespace, order_seed
 from stretto.graph import Graph, models_of
 from stretto.roles import Sampling, TrainBackend
+from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.pool import PoolConfig
 from stretto.types import Prompt
 
@@ -34,6 +35,7 @@ class Phase:
     prompt_of: Callable[[int], Prompt]
     lr: Callable[[str, int], float]
     evaluate: EvaluateConfig
+    sets: tuple[EvalSet, ...]
     save: SaveConfig
     until: Mapping[str, float]
 
@@ -55,7 +57,9 @@ def is_due(every: int | None, step: int) -> bool:
     return every is not None and step % every == 0
 
 
-def main_phase(recipe: Recipe, graph: Graph, prompts: Sequence[Prompt], sampling: Sampling) -> Phase:
+def main_phase(
+    recipe: Recipe, graph: Graph, prompts: Sequence[Prompt], sampling: Sampling, sets: tuple[EvalSet, ...] = ()
+) -> Phase:
     """The phase that ``steps`` and ``epochs`` count."""
     schedule, backend = recipe.schedule, recipe.backend
     extent = draws_of(recipe.steps, recipe.epochs, schedule.groups_per_step, len(prompts))
@@ -83,15 +87,18 @@ def main_phase(recipe: Recipe, graph: Graph, prompts: Sequence[Prompt], sampling
         prompt_of=_order(prompts, order_seed(recipe.seed, "train")),
         lr=lr,
         evaluate=recipe.evaluate,
+        sets=sets,
         save=recipe.save,
         until={},
     )
 
 
 def warmup_phase(
-    recipe: Recipe, warmup: WarmupConfig, graph: Graph, prompts: Sequence[Prompt], sampling: Sampling
+    recipe: Recipe, graph: Graph, prompts: Sequence[Prompt], sampling: Sampling, sets: tuple[EvalSet, ...] = ()
 ) -> Phase:
     """The phase before: on-policy, at a constant learning rate, until its metrics are reached."""
+    warmup = recipe.warmup
+    assert warmup is not None, "a recipe without warm-up has no such phase"
     return Phase(
         name="warmup",
         graph=graph,
@@ -109,6 +116,7 @@ def warmup_phase(
         prompt_of=_order(prompts, order_seed(recipe.seed, "warmup")),
         lr=lambda model, step: warmup.lr,
         evaluate=warmup.evaluate,
+        sets=sets,
         save=recipe.save,
         until=warmup.until,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stretto.runtime.evaluation import EvalResult
+from stretto.runtime.evaluation import EvalResult, Tried
 from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn
 from stretto.runtime.runner import GroupRecord
@@ -24,12 +24,12 @@ from stretto.store import (
     RunStore,
     StepBody,
 )
-from stretto.types import Metric, Metrics, Prompt, Trajectory, merge_metrics
+from stretto.types import Metric, Metrics, merge_metrics
 
 __all__ = ["Clock", "Recorder", "batch_metrics"]
 
 NUM_EXAMPLES = 64
-"""Attempts that an evaluation's event keeps: the same prompts each time, so that before and after can be compared."""
+"""Prompts whose first attempt an evaluation's event keeps: the same each time, to compare before and after."""
 
 
 @dataclass(slots=True)
@@ -118,8 +118,7 @@ class Recorder:
 
     def evaluation(self, step: int, result: EvalResult) -> None:
         """An evaluation after ``step`` steps."""
-        pairs = list(zip(result.prompts, result.attempts, strict=True))[:NUM_EXAMPLES]
-        examples = tuple(_example(prompt, attempt) for prompt, attempt in pairs)
+        examples = tuple(_example(tried) for tried in result.tried[:NUM_EXAMPLES])
         body = EvalBody(
             name=result.name, accuracy=result.accuracy, n=result.n, metrics=result.metrics, examples=examples
         )
@@ -155,6 +154,7 @@ def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
     return metrics
 
 
-def _example(prompt: Prompt, attempt: Trajectory) -> Example:
+def _example(tried: Tried) -> Example:
+    prompt, attempt = tried.prompt, tried.attempts[0]
     answer = prompt.data.get("answer")
     return Example(uid=prompt.uid, prompt=prompt.text, completion=attempt.text, answer=answer, reward=attempt.reward)

@@ -6,6 +6,7 @@ Looks only at what the user gave (``model_fields_set``), so it belongs to the st
 
 from collections.abc import Iterator, Sequence
 
+from stretto.config.evaluation import HELD_OUT, EvaluateConfig, settings_of
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError
 from stretto.graph import Graph, models_of
@@ -27,7 +28,7 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
         yield "critic.lr", "no workflow of the run has a critic. Remove it, or use algorithm.type=ppo."
     if not any(kind == "generate" for _, kind in roles):
         for key in sorted(recipe.sampling.model_fields_set & {"n", "temperature", "top_k", "top_p", "min_p"}):
-            yield f"sampling.{key}", "no workflow of the run samples (evaluation is greedy). Remove it."
+            yield f"sampling.{key}", "no workflow of the run samples (evaluations have evaluate.*). Remove it."
     reward = recipe.reward
     given = reward.model_fields_set
     if "retries" in given and reward.on_error != "retry":
@@ -40,9 +41,11 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
     algorithm = recipe.algorithm
     if "kl_kind" in algorithm.model_fields_set and getattr(algorithm, "kl_coef", 0.0) == 0:
         yield "algorithm.kl_kind", "algorithm.kl_coef=0 leaves the KL term out. Remove it, or set kl_coef."
-    evaluate = recipe.evaluate
-    if evaluate.limit is not None and not (evaluate.every or evaluate.at_start or evaluate.at_end):
-        yield "evaluate.limit", "nothing is evaluated. Remove it, or set evaluate.every."
+    sections = {"evaluate": recipe.evaluate}
+    if recipe.warmup is not None:
+        sections["warmup.evaluate"] = recipe.warmup.evaluate
+    for where, evaluate in sections.items():
+        yield from _unread_evaluate(where, evaluate)
 
 
 def _unread_environment(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]]:
@@ -59,3 +62,17 @@ def _unread_environment(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tup
         yield "environment.max_dropped", f"environment.on_error={environment.on_error} never drops. Remove it."
     if "timeout_s" in given and environment.workers == 0:
         yield "environment.timeout_s", "environment.workers=0 plays without a timeout. Remove it, or set workers=1."
+
+
+def _unread_evaluate(where: str, evaluate: EvaluateConfig) -> Iterator[tuple[str, str]]:
+    never = not (evaluate.every or evaluate.at_start or evaluate.at_end)
+    given = sorted(key for key in evaluate.model_fields_set - {"every", "at_start", "at_end"} if getattr(evaluate, key))
+    for key in given if never else ():
+        yield f"{where}.{key}", f"nothing is evaluated. Remove it, or set {where}.every."
+    once = all(settings_of(evaluate, name).n == 1 for name in (HELD_OUT, *evaluate.sets))
+    if evaluate.vote is not None and once:
+        yield f"{where}.vote", f"one attempt has no majority. Remove it, or set {where}.n=8."
+    for name, own in evaluate.sets.items():
+        if "held_out" in own.prompts.model_fields_set:
+            key = f"{where}.sets.{name}.prompts.held_out"
+            yield key, f"a set is evaluated whole. Remove it; {where}.sets.{name}.limit takes fewer prompts."

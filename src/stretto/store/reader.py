@@ -75,17 +75,28 @@ class RunView:
         """CPU seconds of all attempts; of one that was killed or goes on, up to its last step."""
         return sum(cpu for _, cpu in self._spent())
 
-    def evaluations(self, phase: str = "main") -> list[Evaluation]:
-        """The evaluations of a phase, in order."""
+    def evaluations(self, phase: str = "main", name: str | None = None) -> list[Evaluation]:
+        """The evaluations of a phase, in order; only those of the set ``name`` if it is given."""
         return [
             Evaluation(phase=phase, step=event.step or 0, body=event.body)
             for event in self.events
-            if isinstance(event.body, EvalBody) and event.phase == phase
+            if isinstance(event.body, EvalBody) and event.phase == phase and name in (None, event.body.name)
         ]
+
+    def evaluated(self, phase: str = "main") -> tuple[str, ...]:
+        """The names of the sets that a phase evaluated, the one that stands for the run first: ``held_out`` if there is
+        that share, else the first that was evaluated."""
+        names = dict.fromkeys(e.body.name for e in self.evaluations(phase))
+        return tuple(sorted(names, key=lambda name: name != "held_out"))
+
+    def leading(self, phase: str = "main") -> list[Evaluation]:
+        """The evaluations of the set that stands for the run."""
+        names = self.evaluated(phase)
+        return self.evaluations(phase, names[0]) if names else []
 
     def examples(self, phase: str = "main", name: str | None = None) -> list[tuple[int, tuple[Example, ...]]]:
         """(steps done, examples) of every evaluation of a phase, or only of those called ``name``."""
-        return [(e.step, e.body.examples) for e in self.evaluations(phase) if name is None or e.body.name == name]
+        return [(e.step, e.body.examples) for e in self.evaluations(phase, name)]
 
     def history(self, metric: str, phase: str = "main") -> list[tuple[int, float]]:
         """(step, value) of a metric at every step that reported it."""
@@ -125,7 +136,13 @@ class RunView:
 
     def _evals(self, phase: str) -> list[Json]:
         return [
-            {"step": e.step, "name": e.body.name, "accuracy": _finite(e.body.accuracy), "n": e.body.n}
+            {
+                "step": e.step,
+                "name": e.body.name,
+                "accuracy": _finite(e.body.accuracy),
+                "n": e.body.n,
+                "metrics": {name: _finite(value) for name, value in e.body.metrics.items()},
+            }
             for e in self.evaluations(phase)
         ]
 

@@ -1,0 +1,115 @@
+"""The sets that a phase evaluates: their prompts loaded and checked, how they are sampled, and who judges them.
+
+Made before a run is created. Sampling and counting themselves are ``evaluation``'s.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.config.evaluation import HELD_OUT, EvalSettings, EvaluateConfig, settings_of
+from stretto.config.recipe import Recipe
+from stretto.config.rewards import RewardConfig
+from stretto.data.order import split
+from stretto.data.sources import load_prompts
+from stretto.data.tokens import Tokenizer
+from stretto.errors import UserError
+from stretto.roles import Sampling
+from stretto.types import Prompt
+
+__all__ = ["EvalSet", "main_sets", "own_rewards", "warmup_sets"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EvalSet:
+    """Prompts to evaluate on, in a fixed order. ``everything``: those beyond ``limit`` too.
+
+    An attempt is right if its ``score`` (a named reward; None: the total) is ``full_mark`` or more. ``vote`` finds the
+    answer in a text. ``judge`` is the key of the recipe under which its reward stands, empty for the recipe's own.
+    """
+
+    name: str
+    prompts: Sequence[Prompt]
+    everything: Sequence[Prompt]
+    sampling: Sampling
+    n: int = 1
+    score: str | None = None
+    full_mark: float = 1.0
+    vote: re.Pattern[str] | None = None
+    judge: str = ""
+
+
+def main_sets(recipe: Recipe, held_out: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[EvalSet, ...]:
+    """The sets of the main phase, the held-out share first. Raises UserError for prompts that cannot be loaded."""
+    return _sets(recipe, recipe.evaluate, "evaluate.sets", held_out, tokenizer)
+
+
+def warmup_sets(recipe: Recipe, held_out: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[EvalSet, ...]:
+    """The sets of the warm-up."""
+    assert recipe.warmup is not None
+    return _sets(recipe, recipe.warmup.evaluate, "warmup.evaluate.sets", held_out, tokenizer)
+
+
+def own_rewards(recipe: Recipe) -> Mapping[str, RewardConfig]:
+    """The rewards that sets bring along, by their keys in the recipe."""
+    sections = {"evaluate.sets": recipe.evaluate}
+    if recipe.warmup is not None:
+        sections["warmup.evaluate.sets"] = recipe.warmup.evaluate
+    return {
+        f"{where}.{name}.reward": own.reward
+        for where, section in sections.items()
+        for name, own in section.sets.items()
+        if own.reward is not None
+    }
+
+
+def _sets(
+    recipe: Recipe, evaluate: EvaluateConfig, where: str, held_out: Sequence[Prompt], tokenizer: Tokenizer
+) -> tuple[EvalSet, ...]:
+    found = [(HELD_OUT, held_out, "")] if held_out else []
+    found += list(_further(recipe, evaluate, where, tokenizer))
+    return tuple(
+        _set(
+            name, prompts, judge, settings_of(evaluate, name), _sampling(recipe, settings_of(evaluate, name), tokenizer)
+        )
+        for name, prompts, judge in found
+    )
+
+
+def _further(
+    recipe: Recipe, evaluate: EvaluateConfig, where: str, tokenizer: Tokenizer
+) -> Iterator[tuple[str, Sequence[Prompt], str]]:
+    """(name, prompts in the order of their ranks, judge) of every set that is named."""
+    for name, own in evaluate.sets.items():
+        try:
+            prompts, _ = split(load_prompts(own.prompts, tokenizer), 0.0, recipe.seed)
+        except UserError as error:
+            raise type(error)(f"{where}.{name}: {error}") from error
+        yield name, prompts, "" if own.reward is None else f"{where}.{name}.reward"
+
+
+def _set(name: str, prompts: Sequence[Prompt], judge: str, settings: EvalSettings, sampling: Sampling) -> EvalSet:
+    return EvalSet(
+        name=name,
+        prompts=prompts[: settings.limit],
+        everything=prompts,
+        sampling=sampling,
+        n=settings.n,
+        score=settings.score,
+        full_mark=settings.full_mark,
+        vote=None if settings.vote is None else re.compile(settings.vote),
+        judge=judge,
+    )
+
+
+def _sampling(recipe: Recipe, settings: EvalSettings, tokenizer: Tokenizer) -> Sampling:
+    greedy = settings.temperature == 0  # then nothing is cut, whatever the section around a set says
+    return Sampling(
+        temperature=settings.temperature,
+        top_k=0 if greedy else settings.top_k,
+        top_p=1.0 if greedy else settings.top_p,
+        min_p=0.0 if greedy else settings.min_p,
+        max_tokens=settings.max_tokens or recipe.sampling.max_tokens,
+        stop_ids=tokenizer.stop_ids,
+        stop=recipe.sampling.stop if settings.stop is None else settings.stop,
+    )
