@@ -43,14 +43,14 @@ def test_majority(votes, winner):
 
 def test_intervals_by_hand():
     # Wilson, 8 of 10: centre (0.8 + 1.9207/10) / (1 + 3.8415/10) = 0.71674, half 0.22663.
-    assert wilson(8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-5)
-    assert wilson(0, 5)[0] == 0 and wilson(5, 5)[1] == 1 and wilson(0, 5)[1] == pytest.approx(0.43449, abs=1e-5)
+    assert wilson(0.8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-5)
+    assert wilson(0, 5)[0] == 0 and wilson(1, 5)[1] == 1 and wilson(0, 5)[1] == pytest.approx(0.43449, abs=1e-5)
     # Means 0, 0.5, 1: mean 0.5, s 0.5, half 1.96 * 0.5 / sqrt(3) = 0.5658, cut at 0 and 1.
     assert clustered([0, 0.5, 1]) == (0, 1)
     low, high = clustered([0.4, 0.5, 0.6])
     assert (low, high) == pytest.approx((0.5 - 1.95996 * 0.1 / math.sqrt(3), 0.5 + 1.95996 * 0.1 / math.sqrt(3)))
-    assert clustered([0.3]) == (0, 1)
-    assert interval([1, 0], 1) == wilson(1, 2) and interval([1, 2], 4) == clustered([0.25, 0.5])
+    assert clustered([0.3]) == wilson(0.3, 1) and clustered([0, 0]) == wilson(0, 2)
+    assert interval([1, 0], 1) == wilson(0.5, 2) and interval([1, 2], 4) == clustered([0.25, 0.5])
 
 
 def test_clustering_counts_problems_not_attempts():
@@ -67,5 +67,5 @@ def test_clustering_counts_problems_not_attempts():
 @given(st.integers(1, 500), st.data())
 def test_wilson_holds_the_share(n, data):
     right = data.draw(st.integers(0, n))
-    low, high = wilson(right, n)
+    low, high = wilson(right / n, n)
     assert 0 <= low <= right / n <= high <= 1 and low < high

@@ -35,17 +35,17 @@ def majority(votes: Sequence[str | None]) -> int | None:
     return votes.index(winner)
 
 
-def wilson(right: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share, ``right`` of ``n`` independent problems.
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of ``n`` independent problems.
 
     Wilson 1927 (J. Am. Stat. Assoc. 22, 209-212): it stays in [0, 1] and does not vanish at 0 and 1.
     """
-    assert 0 <= right <= n, (right, n)
+    assert 0 <= share <= 1, share
     assert n > 0, n
-    share, z2 = right / n, Z_95**2
+    z2 = Z_95**2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = Z_95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return (0.0 if right == 0 else centre - half, 1.0 if right == n else centre + half)
+    return (0.0 if share == 0 else centre - half, 1.0 if share == 1 else centre + half)
 
 
 def clustered(means: Sequence[float]) -> tuple[float, float]:
@@ -53,12 +53,12 @@ def clustered(means: Sequence[float]) -> tuple[float, float]:
 
     Attempts at the same problem are not independent, so the problem is the unit (Miller 2024, arXiv:2411.00640, on
     clustered standard errors; every problem has the same number of attempts, which makes it the normal interval of the
-    problems' means). One problem says nothing: [0, 1].
+    problems' means). Where all means are equal, their spread says nothing, and it is Wilson's interval of the mean over
+    P problems, which is the wider one whatever the attempts were.
     """
-    count = len(means)
-    if count < 2:
-        return 0.0, 1.0
-    mean = math.fsum(means) / count
+    count, mean = len(means), math.fsum(means) / len(means)
+    if min(means) == max(means):
+        return wilson(means[0], count)
     variance = math.fsum((value - mean) ** 2 for value in means) / (count - 1)
     half = Z_95 * math.sqrt(variance / count)
     return max(0.0, mean - half), min(1.0, mean + half)
@@ -69,4 +69,4 @@ def interval(right: Sequence[int], n: int) -> tuple[float, float]:
 
     ``right``: of every problem how many of its n attempts were right.
     """
-    return wilson(sum(right), len(right)) if n == 1 else clustered([c / n for c in right])
+    return wilson(sum(right) / len(right), len(right)) if n == 1 else clustered([c / n for c in right])
