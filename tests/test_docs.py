@@ -30,7 +30,14 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 SHORT = ROOT / "tests" / "e2e" / "short.yaml"
 
 NAMED = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
-RUNNING = ["first-run.md", "your-own-data.md", "your-own-reward.md", "your-own-workflow.md", "README.md"]
+RUNNING = [
+    "evaluation.md",
+    "first-run.md",
+    "your-own-data.md",
+    "your-own-reward.md",
+    "your-own-workflow.md",
+    "README.md",
+]
 """The pages whose Python is run."""
 
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.config.algorithms import PpoConfig
+from stretto.config.evaluation import powers, settings_of, targets
 from stretto.config.load import load_recipe, recipe_from_mapping
-from stretto.config.overrides import apply_overrides
+from stretto.config.overrides import apply_overrides, apply_resume_overrides
 from stretto.config.reading import parse_value
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import SamplingConfig
@@ -257,6 +258,21 @@ def test_the_default_type_counts_when_none_is_written():
         ("sampling.top_p=0.9", "Set sampling.top_k=0 and top_p=1 and min_p=0"),
         ("sampling.min_p=0.1", "sampling.top_k=0, top_p=1.0, min_p=0.1 cut the distribution that is sampled from"),
         ("sampling.stop=['']", "sampling.stop has an empty text"),
+        ("evaluate.n=4", "evaluate.n=4 with temperature=0 would make the same greedy attempt 4 times."),
+        ("evaluate.top_p=0.9", "evaluate.top_p=0.9 cuts what is sampled from, and temperature=0 always takes"),
+        ("evaluate.stop=['']", "evaluate.stop has an empty text"),
+        ("evaluate.vote='('", "evaluate.vote='(' is not a regular expression: missing )"),
+        ("evaluate.sets=3", "evaluate.sets=3 cannot be used: it must be a mapping of names to sections."),
+        ("evaluate.sets.gsm=3", "evaluate.sets.gsm=3 cannot be used: it must be a section."),
+        ("evaluate.sets.gsm.promts=3", "Did you mean 'evaluate.sets.gsm.prompts'?"),
+        ("evaluate.sets.gsm.limit=3", "evaluate.sets.gsm.prompts is missing"),
+        ("evaluate.sets.gsm.prompts={max: 3, path: x}", "evaluate.sets.gsm.prompts.path is not read by"),
+        ("evaluate.sets.gsm.prompts={max: 0}", "evaluate.sets.gsm.prompts.max=0 cannot be used"),
+        ("evaluate.sets.held_out.prompts={max: 3}", "Give it another name."),
+        ("evaluate.sets={'a b': {prompts: {max: 3}}}", "evaluate.sets has a set called 'a b'."),
+        ("evaluate.sets.gsm={prompts: {max: 3}, top_k: 5}", "evaluate.sets.gsm.top_k=5 cuts what is sampled from"),
+        ("save.keep_best=held_out/pass@4", "is no metric of the evaluations that is to rise."),
+        ("save.keep_best=held_out/truncated", "is no metric of the evaluations that is to rise."),
         ("sampling.stop=['\ufffd']", "U+FFFD stands for bytes"),
         ("sampling.stop=now", "sampling.stop=now cannot be used: it must be a list of texts."),
         ("prompts.held_out=0", "Set prompts.held_out=0.2"),
@@ -311,8 +327,39 @@ def test_no_mistyped_top_key_passes(name, tail):  # pitfall 25
 
 
 @given(seed=st.integers(0, 2**63 - 1), steps=st.integers(1, 10**6), lr=st.floats(1e-9, 1.0), n=st.integers(2, 64))
+@settings(deadline=None)
 def test_a_dumped_recipe_loads_to_itself(tmp_path_factory, seed, steps, lr, n):
     recipe = recipe_from_mapping({"seed": seed, "steps": steps, "backend": {"lr": lr}, "sampling": {"n": n}})
     path = tmp_path_factory.mktemp("r") / "r.yaml"
     path.write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
     assert load(str(path)) == recipe
+
+
+def test_sets_of_evaluations_are_read_laid_over_and_named_by_metrics(tmp_path):
+    (tmp_path / "base.yaml").write_text(
+        "steps: 1\nevaluate: {n: 4, temperature: 1.0, score: exact, sets: {a: {prompts: {max: 3}, limit: 5}}}\n"
+    )
+    (tmp_path / "own.yaml").write_text(
+        "extends: [base.yaml]\n"
+        "evaluate: {sets: {a: {prompts: {type: jsonl, path: x}}, b: {prompts: {max: 2}, temperature: 0, n: 1}}}\n"
+        "save: {keep_best: a/pass@4}\n"
+    )
+    overrides = ["evaluate.sets.a.prompts.path=7", "evaluate.sets.b.reward.use=exact_match", "evaluate.sets.b.vote=x"]
+    recipe = load_recipe(str(tmp_path / "own.yaml"), overrides, packaged=FOLDER).recipe
+    a, b = recipe.evaluate.sets["a"], recipe.evaluate.sets["b"]
+    assert (a.prompts.type, a.prompts.path, a.limit) == ("jsonl", "7", 5)
+    assert settings_of(recipe.evaluate, "a").n == 4 and settings_of(recipe.evaluate, "a").score == "exact"
+    assert (b.temperature, settings_of(recipe.evaluate, "b").score) == (0, None)  # its own reward has other scores
+    known = set(targets(recipe.evaluate))
+    assert {"held_out/maj@4", "a/avg@4", "a/pass@2", "b/accuracy/low"} <= known and "b/pass@1" not in known
+    assert recipe_from_mapping(recipe.model_dump()) == recipe
+    changed, changes = apply_resume_overrides(recipe, ["evaluate.sets.a.limit=9"])
+    assert changed.evaluate.sets["a"].limit == 9 and [c.key for c in changes] == ["evaluate.sets"]
+    assert powers(1) == (1,) and powers(3) == (1, 2, 3) and powers(8) == (1, 2, 4, 8) and powers(12)[-2:] == (8, 12)
+
+
+def test_keep_best_of_a_set_needs_no_held_out_share():
+    tree = {"steps": 1, "prompts": {"held_out": 0}, "evaluate": {"every": 1, "sets": {"a": {"prompts": {"max": 3}}}}}
+    assert recipe_from_mapping({**tree, "save": {"keep_best": "a/accuracy"}})
+    with pytest.raises(ConfigError, match=r"prompts\.held_out=0 leaves nothing to evaluate on"):
+        recipe_from_mapping({**tree, "save": {"keep_best": "held_out/accuracy"}})

@@ -16,6 +16,7 @@ import json
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import wait
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, overload
@@ -178,8 +179,10 @@ class Session:
         return self._version
 
     def evaluate(self, limit: int | None = None, *, name: str | None = None) -> EvalResult:
-        """Evaluate what was last published on the set ``name``: ``held_out`` or one of ``evaluate.sets`` (by default the
-        first there is), on at most ``limit`` of its prompts."""
+        """Evaluate what was last published on a set, on at most ``limit`` of its prompts.
+
+        ``name`` is ``held_out`` or one of ``evaluate.sets``; by default the first there is.
+        """
         self._check_open()
         sets = {eval_set.name: eval_set for eval_set in self._job.phases[-1].sets}
         if not sets:

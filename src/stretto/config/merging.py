@@ -45,7 +45,7 @@ def drop_unknown(
     Keys that neither knows stay, so that they are reported. So does everything if ``new`` is no known type.
     """
     known = {variant_of(s): s.model_fields.keys() for s in sections}
-    fallback = variant_of(type(default)) if isinstance(default, Section) else ""
+    fallback = variant_of(type(default) if isinstance(default, Section) else sections[0])
     old = below.get("type", fallback)
     if not isinstance(new, str) or new == old or new not in known or old not in known:
         return dict(below)
