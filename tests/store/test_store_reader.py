@@ -55,7 +55,7 @@ def test_the_summary_of_the_issue(new_run):
         "seed": 3,
         "wall_s": end.wall_s,
         "cpu_s": end.cpu_s,
-        "warmup": {"steps": 1, "evals": [{"step": 1, "name": "held_out", "accuracy": 0.4, "n": 100}]},
+        "warmup": {"steps": 1, "evals": [{"step": 1, "name": "held_out", "accuracy": 0.4, "n": 100, "metrics": {}}]},
         "evals": [
             {"step": 0, "name": "held_out", "accuracy": 0.45, "n": 100, "metrics": {}},
             {"step": 2, "name": "held_out", "accuracy": 0.9, "n": 100, "metrics": {}},
