@@ -241,8 +241,8 @@ def test_sets_are_checked_before_anything_starts(tmp_path):
         prepared({"prompts": {"type": "jsonl", "path": str(tmp_path / "nowhere.jsonl")}})
     with pytest.raises(ConfigError, match=r"evaluate\.sets\.own\.reward: .*exct_match"):
         prepared({"prompts": SUMS, "reward": {"use": "exct_match"}})
-    job = prepared({"prompts": {"max": 999, "type": "builtin"}, "max_tokens": 100, "limit": 3})
-    assert job.longest == 9 + 100 or job.longest == 8 + 100
+    job = prepared({"prompts": {"max": 19, "type": "builtin"}, "max_tokens": 100, "limit": 3})
+    assert job.longest in (5 + 100, 6 + 100, 7 + 100)
     given = recipe_from_mapping(
         {**FAKE, "evaluate": {"sets": {"own": {"prompts": {"type": "builtin", "held_out": 0.1}}}}}
     )
