@@ -344,10 +344,10 @@ def test_sets_of_evaluations_are_read_laid_over_and_named_by_metrics(tmp_path):
         "evaluate: {sets: {a: {prompts: {type: jsonl, path: x}}, b: {prompts: {max: 2}, temperature: 0, n: 1}}}\n"
         "save: {keep_best: a/pass@4}\n"
     )
-    overrides = ["evaluate.sets.a.prompts.path=7", "evaluate.sets.b.reward.use=exact_match", "evaluate.sets.b.vote=x"]
+    overrides = ["evaluate.sets.a.vote=7", "evaluate.sets.b.reward.use=exact_match", "evaluate.sets.b.vote=x"]
     recipe = load_recipe(str(tmp_path / "own.yaml"), overrides, packaged=FOLDER).recipe
     a, b = recipe.evaluate.sets["a"], recipe.evaluate.sets["b"]
-    assert (a.prompts.type, a.prompts.path, a.limit) == ("jsonl", "7", 5)
+    assert (a.prompts.type, a.limit, a.vote) == ("jsonl", 5, "7")
     assert settings_of(recipe.evaluate, "a").n == 4 and settings_of(recipe.evaluate, "a").score == "exact"
     assert (b.temperature, settings_of(recipe.evaluate, "b").score) == (0, None)  # its own reward has other scores
     known = set(targets(recipe.evaluate))
