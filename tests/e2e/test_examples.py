@@ -96,6 +96,13 @@ def test_resume_run(tmp_path):
     assert RunView(stopped).status == "done"
 
 
+def test_own_environment(tmp_path):
+    run_example("own_environment", tmp_path)
+    view = RunView(tmp_path / "runs" / "own-environment")
+    assert sum(rewards(view)[-5:]) > 2 * sum(rewards(view)[:5])
+    assert all(len(t.messages) == 7 for t in view.groups()[-1].group.trajectories if t.finish == "length")
+
+
 def test_every_example_is_run_here_and_short():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
