@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from stretto.types import Batch, Group, Key, Prompt, Span, Trajectory
 
@@ -29,6 +38,29 @@ FAMILIES = {
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=False)),
 }
+OTHERS = {
+    # Windows shorter than the rows of the tests, and layers of both kinds.
+    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6},
+    "gemma2": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 6,
+        "final_logit_softcapping": 2.0,
+        "attn_logit_softcapping": 1.5,
+    },
+    "mistral": {"sliding_window": 6, "tie_word_embeddings": False},
+    "phi3": {"tie_word_embeddings": False},
+    "olmo2": {"tie_word_embeddings": False},
+    "gpt_neox": {"tie_word_embeddings": False},
+    "gpt2": {},
+    "cohere": {"logit_scale": 0.25},
+    "granite": {"logits_scaling": 2.0, "attention_multiplier": 0.2, "embedding_multiplier": 3.0},
+}
+"""Families without a forward of Stretto's own."""
+
+
+def _other(family):
+    sizes = {name: value for name, value in SHAPE.items() if name != "head_dim" or family.startswith("gemma")}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes, **OTHERS[family]))
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +69,8 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {}
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        for family, build in FAMILIES.items():
-            model = build()
+        for family in (*FAMILIES, *OTHERS):
+            model = FAMILIES[family]() if family in FAMILIES else _other(family)
             with torch.no_grad():
                 for p in model.parameters():
                     p.add_(torch.randn_like(p) * 0.05)

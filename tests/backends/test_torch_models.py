@@ -97,11 +97,15 @@ def set_config(**values):
         (lambda f: (f / "config.json").write_text("{"), r"cannot be read as JSON"),
         (lambda f: (f / "model.safetensors").unlink(), r"no \*.safetensors file: its weights are missing"),
         (lambda f: (f / "model.safetensors").write_bytes(b"rubbish"), r"cannot be loaded"),
-        (set_config(model_type="gpt2"), r"model_type 'gpt2', and Stretto understands llama, qwen2, qwen3"),
+        (set_config(model_type="lama"), r"model_type 'lama', which transformers does not know. Did you mean 'llama'"),
+        (set_config(model_type="mixtral", num_local_experts=8), r"\(mixtral\) is a mixture of experts"),
+        (set_config(text_config={"a": 1}), r"\(llama\) has more than text inside"),
+        (set_config(is_encoder_decoder=True), r"has an encoder"),
+        (set_config(quantization_config={"bits": 4}), r"has quantised weights"),
+        (set_config(model_type=7), r"model_type 7 in its config.json, which must be a name"),
         (set_config(num_hidden_layers=3), r"do not fit its config.json: missing model.layers.2"),
         (set_config(num_hidden_layers=1), r"do not fit its config.json: unexpected model.layers.1"),
         (set_config(intermediate_size=64), r"cannot be loaded|do not fit"),
-        (set_config(use_sliding_window=True), r"sliding-window attention"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_named(model_folders, tmp_path, change, message):  # pitfall 35

@@ -48,8 +48,18 @@ def test_a_critic_has_a_value_for_each_hidden_state_instead_of_a_vocabulary():
     assert critic.parameters == tied.parameters + 48
 
 
-def test_refuses_other_families_and_broken_sizes():
-    with pytest.raises(DataError, match=r"model_type is 'lama', which has no plan. Did you mean 'llama'"):
+def test_other_families_are_counted_by_the_caller_or_guessed():
+    config = {**SMALL, "model_type": "olmo2"}
+    guess = ModelFacts.from_config(config)
+    assert guess.parameters == ModelFacts.from_config({**config, "model_type": "llama"}).parameters
+    counted = ModelFacts.from_config(config, counted=12_345)
+    assert counted.parameters == 12_345
+    critic = ModelFacts.from_config(config, counted=12_345, value_head=True)
+    assert critic.parameters == 12_345 - 100 * 48 + 48
+
+
+def test_refuses_broken_sizes():
+    with pytest.raises(DataError, match=r"model_type 'lama'\) has no vocab_size"):
         ModelFacts.from_config({"model_type": "lama"})
     with pytest.raises(DataError, match=r"hidden_size=0. It must be a positive whole number"):
         ModelFacts.from_config({"model_type": "llama", "hidden_size": 0})

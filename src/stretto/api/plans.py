@@ -5,6 +5,7 @@ import psutil
 from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import FakeEngineConfig
+from stretto.families.facts import OWN_FORWARD, spelled_alike
 from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
 from stretto.runtime.unread import refuse_unread
@@ -41,10 +42,17 @@ def _plan_text(recipe: Recipe, job: Job) -> str:
         return "no plan: engine or backend is fake, and holds no Model\n"
     from stretto.backends.torch.hf_config import load_hf_config
 
-    config = load_hf_config(job.model)
+    config, counted = load_hf_config(job.model), None
+    if config["model_type"] not in OWN_FORWARD:
+        # Only other families need transformers to be looked at, which takes seconds to import.
+        from stretto.families.modules import inspect_family, resolve_config
+
+        counted, config = inspect_family(config).num_parameters, spelled_alike(resolve_config(config).to_dict())
     roles = needed_models(job.graphs)
     plan = make_plan(
-        models={name: ModelFacts.from_config(config, value_head=name == "critic") for name in sorted(roles)},
+        models={
+            name: ModelFacts.from_config(config, value_head=name == "critic", counted=counted) for name in sorted(roles)
+        },
         roles=roles,
         program=[spec.id for spec in job.phases[-1].graph.step_nodes],
         device=DeviceFacts(name=backend.device, memory_bytes=psutil.virtual_memory().available),

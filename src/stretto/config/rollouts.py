@@ -49,10 +49,12 @@ class SamplingConfig(Section):
 
 
 class NativeEngineConfig(Section):
-    """Stretto's own engine, for the Llama family, in the run's process."""
+    """Stretto's own engine, in the run's process."""
 
     type: Literal["native"] = "native"
     """Which engine."""
+    forward: Literal["auto", "native", "hf"] = "auto"
+    """Whose code computes the model: Stretto's own (native; llama, qwen2, qwen3), transformers' (hf), or auto."""
     slots: int = Field(default=128, ge=1)
     """Sequences decoded at the same time."""
     max_len: int = Field(default=0, ge=0)

@@ -1,6 +1,7 @@
-"""What a plan needs to know of a Model, read from its Hugging Face configuration: shapes and exact parameter counts.
+"""What a plan needs to know of a Model, read from its Hugging Face configuration: shapes and parameter counts.
 
-Families: Llama (SmolLM is one), Qwen2, Qwen3. Owns no weights and no memory sums.
+Counts are exact for Llama (SmolLM is one), Qwen2 and Qwen3. For any other family they are what the caller has counted,
+or else an estimate of a gated decoder without biases. Owns no weights and no memory sums.
 """
 
 from collections.abc import Mapping
@@ -47,11 +48,18 @@ _DEFAULTS: Mapping[str, Mapping[str, int | bool | None]] = {
         "attention_bias": False,
     },
 }
+_USUAL: Mapping[str, int | bool | None] = {
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "tie_word_embeddings": False,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The shape of a decoder. ``value_head``: a critic, with hidden -> 1 (no bias) in place of the vocabulary."""
+    """The shape of a decoder. ``counted`` are the parameters of a language model whose family is not known here.
+
+    ``value_head``: a critic, with hidden -> 1 (no bias) in place of the vocabulary."""
 
     family: str
     vocab_size: int
@@ -67,16 +75,24 @@ class ModelFacts:
     mlp_bias: bool = False
     qk_norm: bool = False
     value_head: bool = False
+    counted: int | None = None
 
     @classmethod
-    def from_config(cls, hf_config: Mapping[str, object], *, value_head: bool = False) -> "ModelFacts":
-        """From the mapping in ``config.json``. Another family, or a size that is no positive int, raises DataError."""
+    def from_config(
+        cls, hf_config: Mapping[str, object], *, value_head: bool = False, counted: int | None = None
+    ) -> "ModelFacts":
+        """From the mapping in ``config.json``; a size that is no positive int raises DataError.
+
+        ``counted``: all parameters of the language model, tied ones once, where the family is not known here.
+        """
         family = str(hf_config.get("model_type", ""))
-        if family not in _DEFAULTS:
-            raise DataError(
-                f"model_type is {family!r}, which has no plan.{nearest(family, _DEFAULTS)} Use a Llama, Qwen2 or Qwen3."
-            )
-        config = {**_DEFAULTS[family], **hf_config}
+        config = {**_DEFAULTS.get(family, _USUAL), **hf_config}
+        for key in _SHAPE:
+            if key not in config:
+                raise DataError(
+                    f"the model's config.json (model_type {family!r}) has no {key}.{nearest(key, hf_config)} "
+                    "Complete it."
+                )
         vocab, hidden, intermediate, layers, heads = (_size(config, key) for key in _SHAPE)
         attention_bias = config.get("attention_bias") is True
         return cls(
@@ -95,6 +111,7 @@ class ModelFacts:
             mlp_bias=config.get("mlp_bias") is True and family == "llama",
             qk_norm=family == "qwen3",
             value_head=value_head,
+            counted=counted,
         )
 
     @property
@@ -110,6 +127,8 @@ class ModelFacts:
     def parameters(self) -> int:
         """All parameters; tied embeddings count once."""
         embedding = self.vocab_size * self.hidden
+        if self.counted is not None:
+            return self.counted + self.value_head * (self.hidden - (0 if self.tied else embedding))
         head = self.hidden if self.value_head else 0 if self.tied else embedding
         return embedding + self.layers * self.layer_parameters + self.hidden + head
 

@@ -27,6 +27,7 @@ from stretto.environments.episodes import Episodes
 from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Reward, resolve_reward
 from stretto.errors import ConfigError, DataError
+from stretto.families.facts import OWN_FORWARD, max_positions_of
 from stretto.graph import Graph, Workflow, models_of
 from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, TurnBudget
 from stretto.runtime.disposer import Disposer
@@ -149,6 +150,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"revision": model.revision})})
     if not isinstance(recipe.backend, FakeBackendConfig):
         check_weights(model.path)
+        _check_family(model.path)
     _check_devices(recipe)
     reward = given.reward or resolve_reward(recipe.reward.use)
     environment = given.environment
@@ -245,6 +247,16 @@ def _named_reward(key: str, config: RewardConfig) -> Reward:
         raise ConfigError(f"{key}: {error}") from error
 
 
+def _check_family(path: str) -> None:
+    """A family that Stretto has no forward of its own for is looked at before a run is created."""
+    config = load_hf_config(path)
+    if config["model_type"] not in OWN_FORWARD:
+        # transformers takes seconds to import: the usual families do without.
+        from stretto.families.modules import inspect_family
+
+        inspect_family(config)
+
+
 def _check_devices(recipe: Recipe) -> None:
     """Devices other than the CPU are tried before a run is created; that costs the import of torch."""
     for key, section in (("backend.device", recipe.backend), ("engine.device", recipe.engine)):
@@ -271,8 +283,8 @@ def max_len_of(job: Job) -> int:
             f"engine.max_len={e.max_len} is shorter than {needs}: {longest} tokens. "
             "Raise engine.max_len, or leave it 0."
         )
-    positions = load_hf_config(job.model).get("max_position_embeddings")
-    if isinstance(positions, int) and (e.max_len or longest) > positions:
+    positions = max_positions_of(load_hf_config(job.model))
+    if positions is not None and (e.max_len or longest) > positions:
         raise DataError(
             f"{needs} is {longest} tokens (engine.max_len={e.max_len}), and the model was made for {positions}. "
             f"Set {_shorter(job, positions)}."
@@ -366,4 +378,5 @@ def _open_engine(job: Job) -> RolloutEngine:
         device=e.device,
         threads=e.threads,
         decode=job.tokenizer.decode,
+        forward=e.forward,
     )

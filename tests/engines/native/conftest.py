@@ -1,4 +1,4 @@
-"""Tiny random models of every family the native engine runs, and engines that hold them."""
+"""Tiny random models of many families, and engines that hold them; the same tests run for both forwards."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from stretto.engines.native import NativeEngine
 from stretto.roles import Completion, NamedTensor, Request
@@ -28,6 +37,12 @@ class Tiny:
 
     name: str
     model: Any
+    forward: str = "auto"
+
+    @property
+    def own(self) -> bool:
+        """Whether Stretto's own forward runs it, which is quick."""
+        return self.name in MAKERS
 
     @property
     def config(self) -> dict[str, Any]:
@@ -43,7 +58,10 @@ class Tiny:
         return engine
 
     async def engine(self, **settings: Any) -> NativeEngine:
-        return await self.publish(NativeEngine(self.config, **{"slots": 8, "max_len": 128, **settings}))
+        return await self.publish(self.empty_engine(**settings))
+
+    def empty_engine(self, **settings: Any) -> NativeEngine:
+        return NativeEngine(self.config, **{"slots": 8, "max_len": 128, "forward": self.forward, **settings})
 
 
 def _sizes(**more: Any) -> dict[str, Any]:
@@ -81,26 +99,59 @@ MAKERS: dict[str, Callable[[], Any]] = {
 }
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    # Windows and layers of both kinds, shorter than the sequences of the tests.
+    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 24, "head_dim": 16},
+    "gemma2": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 24, "head_dim": 16},
+    "mistral": {"sliding_window": 24},
+    "phi3": {},
+    "olmo2": {},
+    "gpt_neox": {},
+    "gpt2": {},
+    "cohere": {},
+    "granite": {"logits_scaling": 2.0, "attention_multiplier": 0.2, "embedding_multiplier": 3.0},
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+}
+"""Families that only transformers' forward runs."""
+
+
+def make_other(family: str) -> Any:
+    config = AutoConfig.for_model(
+        family,
+        **{**_sizes(num_attention_heads=4, num_key_value_heads=2), **OTHERS[family]},
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    return AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+
+
 def make_tiny(name: str, seed: int = 0) -> Tiny:
+    """A model by name; ``hf:`` before it asks for transformers' forward where Stretto has one of its own."""
+    family = name.removeprefix("hf:")
     torch.manual_seed(seed)
-    model = MAKERS[name]().float().eval()
+    model = (MAKERS[family]() if family in MAKERS else make_other(family)).float().eval()
     with torch.no_grad():
         for key, value in model.named_parameters():
             # Norms and biases away from 1 and 0, so that a forgotten one shows.
-            value.normal_(1.0 if "norm" in key else 0.0, 0.15)
-    return Tiny(name=name, model=model)
+            value.normal_(1.0 if "norm" in key or "ln_" in key else 0.0, 0.15)
+    return Tiny(name=name, model=model, forward="hf" if name.startswith("hf:") else "auto")
 
 
-@pytest.fixture(params=list(MAKERS))
+FEW = [*MAKERS, "gemma3_text"]
+REST = ["hf:llama-gqa-biased-llama3", "hf:qwen3", *(name for name in OTHERS if name != "gemma3_text")]
+
+
+@pytest.fixture(params=[*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
 def tiny(request: pytest.FixtureRequest) -> Tiny:
     """Each family in turn."""
     return make_tiny(request.param)
 
 
-@pytest.fixture
-def llama() -> Tiny:
-    """One model, where any will do."""
-    return make_tiny("llama")
+@pytest.fixture(params=["llama", "gemma3_text", pytest.param("hf:llama", marks=pytest.mark.slow)])
+def llama(request: pytest.FixtureRequest) -> Tiny:
+    """One model of each forward, and one of another family, where any will do."""
+    return make_tiny(request.param)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_endings_by_stop_and_by_length(llama, collect):
             assert stops[-1] or len(completion.token_ids_T) == 10
             assert completion.token_ids_T.dtype == np.int32 and completion.logprobs_T.dtype == np.float32
         assert {c.finish for c in completions} == {"stop", "length"}
-        assert len({c.token_ids_T.tobytes() for c in completions}) > 60  # pitfall 21
+        assert len({c.token_ids_T.tobytes() for c in completions}) > 50  # pitfall 21
         await engine.close()
 
     asyncio.run(main())
@@ -115,7 +115,7 @@ def test_settings_that_cannot_work_are_refused(llama):
         ({"max_len": 4097}, "4097 of the native engine is past the 4096 positions"),
     ]:
         with pytest.raises(ConfigError, match=words):
-            NativeEngine(llama.config, **{"slots": 4, "max_len": 64, **change})
+            llama.empty_engine(**{"slots": 4, "max_len": 64, **change})
 
 
 def test_an_id_is_pending_only_once(llama, collect):

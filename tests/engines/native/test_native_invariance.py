@@ -65,19 +65,19 @@ async def _schedule(engine, requests, rng, collect):
 def test_same_bits_in_any_schedule(tiny, collect):  # pitfall 22
     async def main():
         rng = np.random.default_rng(7)
-        requests = _requests(rng, 24)
+        requests = _requests(rng, 24 if tiny.own else 8)
         engine = await tiny.engine(slots=5, decode=_decode)
         alone = await _alone(engine, requests, collect)
         await engine.close()
         compared = 0
         for slots, max_len in [(1, 100), (2, 128), (3, 200), (8, 100), (13, 320), (32, 110), (64, 512)]:
             engine = await tiny.engine(slots=slots, max_len=max_len, decode=_decode)
-            for _ in range(2):
+            for _ in range(2 if tiny.own else 1):
                 for key, bits in (await _schedule(engine, requests, rng, collect)).items():
                     assert bits == alone[key], (key, slots, max_len)
                     compared += 1
             await engine.close()
-        assert compared > 200
+        assert compared > (200 if tiny.own else 50)
 
     asyncio.run(main())
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.engines.native import NativeEngine
 from stretto.errors import EngineError, TrainError
 from stretto.roles import NamedTensor, Request, Sampling
 
@@ -20,7 +19,7 @@ def _request(name="r", n=1, **sampling):
 
 def test_nothing_is_served_before_the_first_publication(llama, collect):
     async def main():
-        engine = NativeEngine(llama.config, slots=4, max_len=64)
+        engine = llama.empty_engine(slots=4, max_len=64)
         status = await engine.status()
         assert (status.healthy, status.version) == (False, -1)
         with pytest.raises(EngineError, match="'r' was not finished: The engine holds no weights yet"):
@@ -69,7 +68,7 @@ def test_missing_weights_are_named(llama):
                     sink.write(tensor)
 
     async def main():
-        engine = NativeEngine(llama.config, slots=4, max_len=64)
+        engine = llama.empty_engine(slots=4, max_len=64)
         with pytest.raises(EngineError, match=r"2 of \d+ weights were not published: model\.layers\.1\.mlp\.down_proj"):
             await publish_part(engine)
         assert not (await engine.status()).healthy
@@ -151,7 +150,7 @@ def test_drain_finishes_what_was_taken_before(llama, make, collect):
             late = asyncio.create_task(collect(engine, _request("late")))
             await asyncio.sleep(0.02)
             assert not late.done()
-            for tensor in make("llama", 1).tensors():
+            for tensor in make(llama.name, 1).tensors():
                 sink.write(tensor)
         assert [[(s.version, s.length) for s in c.versions] for c in await early] == [[(0, 100)]] * 5
         assert [s.version for s in (await late)[0].versions] == [1]
@@ -161,9 +160,11 @@ def test_drain_finishes_what_was_taken_before(llama, make, collect):
 
 
 def test_keep_pauses_and_goes_on_with_spans_by_version(llama, make, collect):
+    length = 1000 if llama.own else 200
+
     async def main():
         engine = await llama.engine(slots=2, max_len=2048)
-        task = asyncio.create_task(collect(engine, _request(n=3, max_tokens=1000)))
+        task = asyncio.create_task(collect(engine, _request(n=3, max_tokens=length)))
         for version in (1, 2):
             before = (await engine.status()).generated_tokens
             await _started(engine, before + 20)
@@ -171,17 +172,17 @@ def test_keep_pauses_and_goes_on_with_spans_by_version(llama, make, collect):
                 made = (await engine.status()).generated_tokens
                 await asyncio.sleep(0.02)
                 assert (await engine.status()).generated_tokens == made
-                for tensor in make("llama", version).tensors():
+                for tensor in make(llama.name, version).tensors():
                     sink.write(tensor)
         completions = await task
         for completion in completions:
-            assert sum(span.length for span in completion.versions) == len(completion.token_ids_T) == 1000
+            assert sum(span.length for span in completion.versions) == len(completion.token_ids_T) == length
             assert [s.version for s in completion.versions] == sorted({s.version for s in completion.versions})
         assert [s.version for s in completions[0].versions] == [0, 1, 2]
         assert [s.version for s in completions[2].versions] == [2]
         # The last starts under the newest weights, so its prompt must have been computed anew by them.
-        fresh = await make("llama", 2).engine(slots=2, max_len=2048)
-        alone = (await collect(fresh, _request(n=3, max_tokens=1000)))[2]
+        fresh = await make(llama.name, 2).engine(slots=2, max_len=2048)
+        alone = (await collect(fresh, _request(n=3, max_tokens=length)))[2]
         assert completions[2].logprobs_T.tobytes() == alone.logprobs_T.tobytes()
         await engine.close()
         await fresh.close()

@@ -1,6 +1,7 @@
 """Attention over a packed row: sequences are gathered into padded blocks, attended to causally and scattered back.
 
-Padding stands to the right, so causal attention never looks at it and needs no mask.
+Padding stands to the right, so causal attention never looks at it and needs no mask. Sliding windows, soft caps and
+sinks of a family come as the keywords it gives to every attention of transformers.
 """
 
 from collections.abc import Callable
@@ -31,14 +32,18 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    scaling: float,
     layout: AttentionLayout,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
     """Causal attention inside each sequence of ``layout``.
 
-    query [1, H, M, D], key and value [1, Hkv, M, D]; gives [1, M, H, D]. The other keywords transformers passes
-    (dropout, cache, position ids) do not apply: Models run without dropout and without a cache.
+    query [1, H, M, D], key and value [1, Hkv, M, D]; gives [1, M, H, D]. A token at position p sees the keys at
+    ``p - sliding_window < k <= p``. The other keywords transformers passes (dropout, cache, position ids) do not apply:
+    Models run without dropout and without a cache.
     """
     assert attention_mask is None, "packed attention takes no mask"
     num_heads, num_kv_heads, dim = query.shape[1], key.shape[1], query.shape[3]
@@ -48,13 +53,51 @@ def packed_attention(
     start = 0
     for rows, width in layout.blocks:
         q, k, v = (x[start : start + rows * width].view(rows, width, -1, dim).transpose(1, 2) for x in padded)
-        attended = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scaling, enable_gqa=num_heads != num_kv_heads
-        )
+        if softcap is not None or s_aux is not None:
+            attended = _spelled_out(q, k, v, _visible(width, sliding_window, q.device), scaling, softcap, s_aux)
+        else:
+            cut = sliding_window is not None and width > sliding_window
+            attended = F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=_visible(width, sliding_window, q.device) if cut else None,
+                is_causal=not cut,
+                scale=scaling,
+                enable_gqa=num_heads != num_kv_heads,
+            )
         outputs.append(attended.transpose(1, 2).reshape(rows * width, num_heads * dim))
         start += rows * width
     together = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return cast(Tensor, _Pick.apply(together, layout.unpad)).view(1, -1, num_heads, dim), None
+
+
+def _visible(width: int, window: int | None, device: torch.device) -> Tensor:
+    """Which key (column) each token (row) sees, [width, width]."""
+    distance = torch.arange(width, device=device)[:, None] - torch.arange(width, device=device)
+    return (distance >= 0) & (distance < (width if window is None else window))
+
+
+def _spelled_out(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor,
+    scaling: float | None,
+    softcap: float | None,
+    s_aux: Tensor | None,
+) -> Tensor:
+    """What no fused attention does: ``cap * tanh(s / cap)`` of scores, and sinks that take weight and give nothing."""
+    shared = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+    scores = (q @ k.transpose(2, 3)).float() * (q.shape[3] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = (scores / softcap).tanh() * softcap
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if s_aux is not None:
+        sink = s_aux.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat((scores, sink), dim=3)
+    return scores.softmax(dim=3)[..., : k.shape[2]].to(v.dtype) @ v
 
 
 def gather_rows(x: Tensor, rows: GatherIndex) -> Tensor:

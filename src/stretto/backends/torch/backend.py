@@ -219,9 +219,10 @@ class TorchBackend:
         # Outside autocast: the head decides itself what is kept in float32.
         logprobs_N, entropy_N = token_logprobs(
             hidden_N.bfloat16() if low else hidden_N,
-            network.lm_head.weight,
+            network.head.weight,
             pack.targets_N,
             pack.inverse_temperature_N,
+            network.logits,
         )
         return {"logprobs": logprobs_N, "entropy": entropy_N}
 

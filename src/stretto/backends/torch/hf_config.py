@@ -7,12 +7,10 @@ from collections.abc import Mapping
 
 from stretto.data.locations import TINY, folder_of
 from stretto.errors import DataError
+from stretto.families.facts import check_config
 from stretto.types import Json
 
-__all__ = ["SUPPORTED", "check_weights", "load_hf_config"]
-
-SUPPORTED = ("llama", "qwen2", "qwen3")
-"""The values of ``model_type`` that are understood; SmolLM is a ``llama``."""
+__all__ = ["check_weights", "load_hf_config"]
 
 _MADE: Mapping[str, Mapping[str, Json]] = {
     TINY: {
@@ -46,7 +44,7 @@ _MADE: Mapping[str, Mapping[str, Json]] = {
 def load_hf_config(path: str) -> Mapping[str, Json]:
     """The configuration of ``path`` (``builtin:NAME`` or a local folder) as in its ``config.json``.
 
-    DataError if there is none, if it cannot be read, or if it is of a family that is not supported.
+    DataError if there is none, if it cannot be read, or if it tells of a kind of model that cannot be run.
     """
     folder = folder_of(path)
     if folder is None:
@@ -58,17 +56,9 @@ def load_hf_config(path: str) -> Mapping[str, Json]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{str(file)!r} cannot be read as JSON: {error}.") from error
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    if kind not in SUPPORTED:
-        raise DataError(
-            f"the model in {path!r} has model_type {kind!r}, and Stretto understands {', '.join(SUPPORTED)}. "
-            "Choose a model of one of these families."
-        )
-    if config.get("use_sliding_window"):
-        raise DataError(
-            f"the model in {path!r} uses sliding-window attention, which is not supported. "
-            "Set use_sliding_window to false in its config.json if its context fits the window."
-        )
+    if not isinstance(config, dict):
+        raise DataError(f"{str(file)!r} must hold a mapping, got {type(config).__name__}. Correct the config.")
+    check_config(config, path)
     return config
 
 

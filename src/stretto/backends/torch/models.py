@@ -1,4 +1,4 @@
-"""Models: a trunk of the Llama family with a language-model head or a value head, from a folder or built in.
+"""Models: the trunk of a causal language model with its head or a value head, from a folder or built in.
 
 Owns construction and names; a Model's tensors carry their Hugging Face names. Scoring and training are elsewhere.
 """
@@ -19,8 +19,11 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from stretto.backends.torch.attention import PACKED_ATTENTION, register_packed_attention
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
 from stretto.backends.torch.packing import Pack
+from stretto.backends.torch.trial import check_like_plain
 from stretto.data.locations import folder_of
 from stretto.errors import DataError
+from stretto.families.facts import OWN_FORWARD
+from stretto.families.modules import inspect_family, logit_shape
 from stretto.types import Json
 
 __all__ = ["ModelSpec", "Network", "build_network"]
@@ -36,18 +39,28 @@ class ModelSpec:
 
 
 class Network(nn.Module):
-    """``model`` (the trunk) and either ``lm_head`` or ``value_head``: names of parameters are Hugging Face's."""
+    """The parts of a causal model under their own names: a trunk, and its head or a value head in place of it."""
 
     def __init__(self, causal: PreTrainedModel, *, value_head: bool) -> None:
         super().__init__()
         self.config: Mapping[str, Json] = {}
         self.tied: bool = not value_head and bool(causal.config.tie_word_embeddings)
-        self.model = cast(nn.Module, causal.base_model)
+        self.logits = logit_shape(causal.config)
+        self._trunk = causal.base_model_prefix
+        head = cast(nn.Linear, causal.get_output_embeddings())
+        for name, child in causal.named_children():
+            if child is head:
+                self._head = name
+            if child is not head or not value_head:
+                self.add_module(name, child)
         if value_head:
-            self.value_head = nn.Linear(causal.config.hidden_size, 1, bias=False)
+            self.value_head = nn.Linear(head.in_features, 1, bias=False)
             nn.init.zeros_(self.value_head.weight)
-        else:
-            self.lm_head = cast(nn.Linear, causal.get_output_embeddings())
+
+    @property
+    def head(self) -> nn.Linear:
+        """The language-model head."""
+        return cast(nn.Linear, getattr(self, self._head))
 
     @property
     def has_values(self) -> bool:
@@ -56,7 +69,7 @@ class Network(nn.Module):
 
     def hidden(self, pack: Pack) -> Tensor:
         """The states that predict the written tokens' places, after the last norm, [M, C]."""
-        run = cast(Callable[..., Any], self.model)
+        run = cast(Callable[..., Any], getattr(self, self._trunk))
         output = run(
             input_ids=pack.input_ids_M[None],
             position_ids=pack.position_ids_M[None],
@@ -66,10 +79,10 @@ class Network(nn.Module):
         return cast(Tensor, output.last_hidden_state)[0]
 
     def named_weights(self) -> Mapping[str, Tensor]:
-        """Every weight by name in a fixed order, ``lm_head.weight`` even if it is the embedding's."""
+        """Every weight by name in a fixed order, the head's even if it is the embedding's."""
         named: dict[str, Tensor] = dict(self.named_parameters())
         if self.tied:
-            named["lm_head.weight"] = self.lm_head.weight
+            named[f"{self._head}.weight"] = self.head.weight
         return named
 
 
@@ -77,16 +90,20 @@ def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Networ
     """The Model of ``spec``, float32, in evaluation mode (no dropout). No global random state is read or changed.
 
     Initial weights that are not loaded depend on ``seed`` alone, so all Models of one path start equal. A value head
-    starts at zero. DataError names a folder's missing config, weights or tensors.
+    starts at zero. DataError names a folder's missing config, weights or tensors. A family that Stretto has no forward
+    of its own for is looked at and tried before it is believed.
     """
     register_packed_attention()
     config = load_hf_config(spec.path)
+    own = config["model_type"] in OWN_FORWARD
+    if not own:
+        inspect_family(config)
     folder = folder_of(spec.path)
     causal = _from_seed(config, seed) if folder is None else _from_folder(spec.path, folder)
-    if getattr(causal.get_output_embeddings(), "bias", None) is not None:
-        raise DataError(f"the model in {spec.path!r} has a bias in its head, which is not supported. Choose another.")
     with torch.device("cpu"):
         network = Network(causal, value_head=spec.value_head)
+    if not own and not spec.value_head:
+        check_like_plain(network, causal, spec.path)
     network.config = copy.deepcopy(dict(config))
     network.requires_grad_(spec.trainable)
     return network.eval().to(device)
@@ -126,6 +143,8 @@ def _from_folder(path: str, folder: Path) -> PreTrainedModel:
                 f"the weights in {path!r} do not fit its config.json: {what.replace('_keys', '')} {_some(names)}. "
                 "Use a folder whose config and weights belong together."
             )
+    # Some families look for this token in every input to warn about padding, of which there is none here.
+    model.config.pad_token_id = None
     return model
 
 

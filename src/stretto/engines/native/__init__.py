@@ -1,4 +1,4 @@
-"""Stretto's own rollout engine for the Llama family, embedded in the run's process."""
+"""Stretto's own rollout engine embedded in the run's process."""
 
 from stretto.engines.native.engine import NativeEngine
 

@@ -20,13 +20,14 @@ from typing import Literal
 import numpy as np
 import torch
 
+from stretto.engines.native.cache import KEYS, round_up
+from stretto.engines.native.choice import Choice, open_forward
+from stretto.engines.native.forward import HeldWeights
 from stretto.engines.native.jobs import Failure, Job
 from stretto.engines.native.probe import probe_invariance
 from stretto.engines.native.scheduler import Scheduler
-from stretto.engines.native.spec import ModelSpec
 from stretto.engines.native.stopping import Decode
 from stretto.engines.native.thread import EngineThread
-from stretto.engines.native.weights import Weights, WeightWindow
 from stretto.errors import ConfigError, DataError, EngineError, nearest
 from stretto.roles import Completion, EngineStatus, MemoryLevel, Request, Sampling, WeightSink
 from stretto.types import Json
@@ -37,11 +38,13 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class NativeEngine:
-    """Generates with a Llama-family model (llama, qwen2, qwen3), batched, in this process. A ``RolloutEngine``.
+    """Generates with a decoder, batched, in this process. A ``RolloutEngine``.
 
     hf_config: the model's ``config.json``. slots: sequences decoded at the same time. max_len: longest prompt and
     completion together, in tokens. dtype: ``float32`` or ``bfloat16``. threads: intra-op threads of the engine thread.
     decode: token ids to text without special tokens, called on the engine thread; requests with stop strings need it.
+    forward: ``native`` computes with Stretto's own code (llama, qwen2, qwen3), ``hf`` with a module of transformers,
+    and ``auto`` with the first where it can.
 
     It holds no weights, and refuses requests, until the first ``update_weights`` window has closed. With one thread the
     bits of a request (tokens and log-probs) do not depend on what else runs; ``probe_invariance`` checks that.
@@ -57,10 +60,10 @@ class NativeEngine:
         dtype: str = "float32",
         device: str = "cpu",
         threads: int = 1,
+        forward: Choice = "auto",
         decode: Decode | None = None,
     ) -> None:
         self._decode = decode
-        self._spec = ModelSpec.from_config(hf_config)
         self._slots = slots
         self._max_len = max_len
         if dtype not in _DTYPES:
@@ -68,24 +71,22 @@ class NativeEngine:
         for name, value, least in (("slots", slots, 1), ("max_len", max_len, 2), ("threads", threads, 1)):
             if value < least:
                 raise ConfigError(f"{name} of the native engine must be at least {least}, got {value}.")
-        if max_len > self._spec.max_positions:
-            raise ConfigError(
-                f"max_len {max_len} of the native engine is past the {self._spec.max_positions} positions the model "
-                "was made for (max_position_embeddings). Use a shorter max_len."
-            )
         try:
             torch.empty(1, device=device)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise ConfigError(f"engine.device={device!r} cannot be used: {reason}. Set engine.device=cpu.") from error
-        self._scheduler = Scheduler(
-            self._spec,
-            num_slots=slots,
-            max_len=max_len,
-            dtype=_DTYPES[dtype],
-            device=torch.device(device),
-            decode=decode,
+        place = torch.device(device)
+        self._forward = open_forward(
+            hf_config, forward, max_len=round_up(max_len, KEYS), dtype=_DTYPES[dtype], device=place
         )
+        positions = self._forward.sizes.max_positions
+        if positions is not None and max_len > positions:
+            raise ConfigError(
+                f"max_len {max_len} of the native engine is past the {positions} positions the model "
+                "was made for (max_position_embeddings). Use a shorter max_len."
+            )
+        self._scheduler = Scheduler(self._forward, num_slots=slots, max_len=max_len, device=place, decode=decode)
         self._thread = EngineThread(self._scheduler, threads=threads)
         self._pending: dict[str, Job] = {}
         self._window_open = False
@@ -103,7 +104,7 @@ class NativeEngine:
     @property
     def vocab_size(self) -> int:
         """Token ids are below this."""
-        return self._spec.vocab_size
+        return self._forward.sizes.vocab_size
 
     async def generate(self, request: Request) -> AsyncGenerator[Completion, None]:
         """Yield each completion as it finishes. Bad requests raise DataError; a failed or late one EngineError."""
@@ -143,7 +144,7 @@ class NativeEngine:
                 f"An update window is open already, so version {version} cannot open one. Close it first."
             )
 
-        def open_window(ready: Future[Weights]) -> None:
+        def open_window(ready: Future[HeldWeights]) -> None:
             self._scheduler.open_window(ready, in_flight)
 
         self._window_open = True
@@ -153,7 +154,7 @@ class NativeEngine:
             except BaseException:
                 self._thread.post(self._scheduler.cancel_window)
                 raise
-            window = WeightWindow(self._spec, weights)
+            window = self._forward.window(weights)
             try:
                 yield window
                 window.check_complete()
@@ -186,7 +187,9 @@ class NativeEngine:
 
     async def probe_invariance(self) -> None:
         """Check on the held weights that a request's bits do not depend on its company; EngineError if they do."""
-        await probe_invariance(self, slots=self._slots, max_len=self._max_len, vocab_size=self._spec.vocab_size)
+        await probe_invariance(
+            self, slots=self._slots, max_len=self._max_len, vocab_size=self._forward.sizes.vocab_size
+        )
 
     async def close(self) -> None:
         """End pending requests with EngineError, stop and join the thread. Idempotent."""
@@ -226,10 +229,10 @@ class NativeEngine:
             problem = "has no seeds: give one per completion"
         elif not length:
             problem = "has an empty prompt: give at least one token"
-        elif np.min(request.token_ids) < 0 or np.max(request.token_ids) >= self._spec.vocab_size:
+        elif np.min(request.token_ids) < 0 or np.max(request.token_ids) >= self._forward.sizes.vocab_size:
             problem = (
                 f"has token ids from {np.min(request.token_ids)} to {np.max(request.token_ids)}, and the model's are "
-                f"0 to {self._spec.vocab_size - 1}: use the model's tokenizer"
+                f"0 to {self._forward.sizes.vocab_size - 1}: use the model's tokenizer"
             )
         elif length + sampling.max_tokens > self._max_len:
             problem = (

@@ -1,4 +1,4 @@
-"""The forward of a Llama-family decoder over a preallocated KV cache. Owns no requests and no sampling.
+"""Stretto's own forward of a Llama-family decoder over a preallocated KV cache. Owns no requests and no sampling.
 
 Batch invariance. A row's bits must not depend on its company, so every operation here treats rows alone, and the
 shapes that could choose another kernel are fixed: callers give rows x tokens in multiples of ``ROWS``, keys are read in
@@ -9,60 +9,51 @@ attention path, two batched products around a softmax.
 import torch
 import torch.nn.functional as F
 
+from stretto.engines.native.cache import KVCache
+from stretto.engines.native.forward import Sizes
 from stretto.engines.native.spec import ModelSpec
-from stretto.engines.native.weights import LayerWeights, Weights
+from stretto.engines.native.weights import LayerWeights, Weights, places_of
+from stretto.engines.native.window import WeightWindow
 
-__all__ = ["KEYS", "ROWS", "Decoder", "KVCache", "round_up"]
-
-ROWS = 8
-"""Rows of a matrix product come in multiples of this."""
-KEYS = 64
-"""Keys of an attention come in multiples of this."""
-
-
-def round_up(count: int, multiple: int) -> int:
-    """The least multiple of ``multiple`` that is at least ``count``."""
-    return -(-count // multiple) * multiple
-
-
-class KVCache:
-    """Keys and values [layers, 2, rows, kv_heads, length, head_dim], zero at first so that no stale value is NaN."""
-
-    def __init__(self, spec: ModelSpec, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (spec.num_layers, 2, rows, spec.num_kv_heads, length, spec.head_dim)
-        self.tensor = torch.zeros(shape, dtype=dtype, device=device)
-        self.rows = rows
-        self.length = length
-
-    def move(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
-        """Copy the first ``length`` positions of rows ``source`` to rows ``target`` (disjoint)."""
-        self.tensor[:, :, target, :, :length] = self.tensor[:, :, source, :, :length]
+__all__ = ["Decoder"]
 
 
 class Decoder:
-    """Computes hidden states and logits with the weights it is given."""
+    """Computes hidden states and logits with the weights it is given. A ``Forward``."""
 
     def __init__(self, spec: ModelSpec, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
         self._spec = spec
-        self._dtype = dtype
+        self._dtype, self._device = dtype, device
+        self.sizes = Sizes(vocab_size=spec.vocab_size, hidden=spec.hidden, max_positions=spec.max_positions)
         angles = torch.arange(max_len, dtype=torch.float32)[:, None] * spec.rope.frequencies(spec.head_dim)
         self._turns = torch.complex(angles.cos(), angles.sin()).to(device)
         self._columns = torch.arange(max_len, device=device)
         self._hidden_shape = (spec.hidden,)
         self._head_shape = (spec.head_dim,)
 
+    def new_cache(self, rows: int, length: int) -> KVCache:
+        """An empty cache."""
+        spec = self._spec
+        shape = (spec.num_layers, 2, rows, spec.num_kv_heads, length, spec.head_dim)
+        return KVCache(torch.empty(shape, dtype=self._dtype, device=self._device))
+
+    def new_weights(self) -> Weights:
+        """Memory for the weights, not yet filled."""
+        return Weights.empty(self._spec, self._dtype, self._device)
+
+    def window(self, weights: Weights) -> WeightWindow:
+        """The sink that fills ``weights``. ``lm_head.weight`` is passed over if the embedding is the head."""
+        tied = {"lm_head.weight": tuple(weights.embed.shape)} if self._spec.tied else {}
+        return WeightWindow(places_of(self._spec, weights), tied)
+
     def hidden(
         self, weights: Weights, cache: KVCache, first: int, ids: torch.Tensor, positions: torch.Tensor, num_keys: int
     ) -> torch.Tensor:
-        """Last hidden states [R, C, hidden] of tokens ``ids`` [R, C] at ``positions`` [R, C], int64.
-
-        Row r of ``ids`` continues row ``first + r`` of the cache, whose keys and values at ``positions`` are written.
-        ``num_keys`` (a multiple of KEYS) is past every position; R x C is a multiple of ROWS.
-        """
+        """As ``Forward.hidden``; the states are those before the last norm."""
         rows, chunk = ids.shape
         state = F.embedding(ids.reshape(-1), weights.embed)
         turns = self._turns[positions.reshape(-1)][:, None]
-        place = self._cache_index(cache, first, positions)
+        place = cache.places(first, positions)
         mask = self._mask(positions, num_keys)
         for index, layer in enumerate(weights.layers):
             inner = F.rms_norm(state, self._hidden_shape, layer.input_norm, self._spec.norm_eps)
@@ -75,7 +66,7 @@ class Decoder:
         return state.view(rows, chunk, -1)
 
     def logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [R, V], float32, of hidden states [R, hidden]; R is a multiple of ROWS."""
+        """As ``Forward.logits``."""
         inner = F.rms_norm(hidden, self._hidden_shape, weights.norm, self._spec.norm_eps)
         return F.linear(inner, weights.head).float()
 
@@ -116,16 +107,6 @@ class Decoder:
         mixed = torch.bmm(scores.softmax(dim=-1), values)
         mixed = mixed.view(rows, kv_heads, shared, chunk, width).permute(0, 3, 1, 2, 4)
         return mixed.reshape(rows * chunk, -1)
-
-    def _cache_index(self, cache: KVCache, first: int, positions: torch.Tensor) -> torch.Tensor:
-        """Where the keys, then the values of each token go in a layer's cache viewed as [any, head_dim]."""
-        rows, chunk = positions.shape
-        kv_heads = self._spec.num_kv_heads
-        row = torch.arange(first, first + rows, device=positions.device)
-        head = (row[:, None] * kv_heads + torch.arange(kv_heads, device=row.device)) * cache.length
-        place = positions[:, :, None] + head[:, None, :]
-        both = torch.stack((place, place + cache.rows * kv_heads * cache.length), dim=2)
-        return both.view(rows * chunk * 2 * kv_heads)
 
     def _mask(self, positions: torch.Tensor, num_keys: int) -> torch.Tensor:
         """0 where a token may look, -inf elsewhere: [R kv_heads, shared C, num_keys]."""

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from stretto.engines.native.model import KEYS, ROWS, Decoder, KVCache, round_up
-from stretto.engines.native.spec import ModelSpec
-from stretto.engines.native.weights import Weights
+from stretto.engines.native.cache import KEYS, ROWS, round_up
+from stretto.engines.native.forward import Forward, HeldWeights
 from stretto.types import Ints
 
 __all__ = ["Prefill", "padded_length"]
@@ -29,16 +28,16 @@ def padded_length(length: int) -> int:
 class Prefill:
     """Computes up to ``rows`` prompts at once into a cache of its own."""
 
-    def __init__(self, spec: ModelSpec, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, forward: Forward, rows: int, length: int) -> None:
         self.rows = rows
-        self._hidden = spec.hidden
-        self._dtype = dtype
-        self._device = device
-        self.cache = KVCache(spec, rows, length, dtype, device)
+        self._forward = forward
+        self.cache = forward.new_cache(rows, length)
+        self._dtype, self._device = self.cache.tensor.dtype, self.cache.tensor.device
 
-    def run(self, decoder: Decoder, weights: Weights, prompts: Sequence[Ints]) -> tuple[list[int], torch.Tensor]:
+    def run(self, weights: HeldWeights, prompts: Sequence[Ints]) -> tuple[list[int], torch.Tensor]:
         """The cache row of each prompt, and the logits [R, V] of the token that follows it, by cache row."""
         assert 0 < len(prompts) <= self.rows
+        forward = self._forward
         padded = np.array([padded_length(len(prompt)) for prompt in prompts])
         order = np.argsort(-padded, kind="stable")
         padded = padded[order]
@@ -47,7 +46,7 @@ class Prefill:
         for row, i in enumerate(order):
             ids[row, : length[row]] = prompts[i]
         on_device = torch.from_numpy(ids).to(self._device)
-        last = torch.zeros(round_up(len(prompts), ROWS), self._hidden, dtype=self._dtype, device=self._device)
+        last = torch.zeros(round_up(len(prompts), ROWS), forward.sizes.hidden, dtype=self._dtype, device=self._device)
         for start in range(0, int(padded[0]), _CHUNKS[-1]):
             left = padded - start
             for size in _CHUNKS:
@@ -58,7 +57,7 @@ class Prefill:
                 position = torch.arange(start, start + size, device=self._device).expand(after - first, size)
                 chunk = on_device[first:after, start : start + size]
                 keys = round_up(start + size, KEYS)
-                state = decoder.hidden(weights, self.cache, first, chunk, position, keys)
+                state = forward.hidden(weights, self.cache, first, chunk, position, keys)
                 ends = here[padded[here] == start + size]
                 if len(ends):
                     row = torch.from_numpy(ends).to(self._device)
@@ -66,4 +65,4 @@ class Prefill:
                     last[row] = state[row - first, place]
         rows = np.empty(len(prompts), np.int64)
         rows[order] = np.arange(len(prompts))
-        return rows.tolist(), decoder.logits(weights, last)
+        return rows.tolist(), forward.logits(weights, last)

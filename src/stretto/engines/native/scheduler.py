@@ -4,7 +4,7 @@
 
 One turn admits what fits (prompts computed once, copied to their samples' rows), then draws one token for every active
 row. While a window is open nothing runs; requests that came after it was asked for wait in ``held`` until it closes.
-Which request sits where, and beside whom, changes no bit of it (see ``model``).
+Which request sits where, and beside whom, changes no bit of it (see ``forward``).
 """
 
 from collections import deque
@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stretto.engines.native.cache import KEYS, ROWS, KVCache, round_up
+from stretto.engines.native.forward import Forward, HeldWeights
 from stretto.engines.native.jobs import Failure, Job, Prefix, deliver
-from stretto.engines.native.model import KEYS, ROWS, Decoder, KVCache, round_up
 from stretto.engines.native.prefill import Prefill, padded_length
 from stretto.engines.native.sampling import draw_tokens
 from stretto.engines.native.slots import Slots
-from stretto.engines.native.spec import ModelSpec
 from stretto.engines.native.stopping import Decode
-from stretto.engines.native.weights import Weights
 from stretto.errors import EngineError, StrettoError, TrainError
 from stretto.roles import Completion, MemoryLevel
 from stretto.types import Finish
@@ -38,11 +37,10 @@ class Scheduler:
 
     def __init__(
         self,
-        spec: ModelSpec,
+        forward: Forward,
         *,
         num_slots: int,
         max_len: int,
-        dtype: torch.dtype,
         device: torch.device,
         decode: Decode | None = None,
     ) -> None:
@@ -51,21 +49,20 @@ class Scheduler:
         self.generated_tokens = 0
         self.prefilled_tokens = 0
         self.steps = 0
-        self._spec, self._dtype, self._device = spec, dtype, device
+        self._forward, self._device = forward, device
         self._num_slots = num_slots
         self._rows = round_up(num_slots, ROWS)
         self._length = round_up(max_len, KEYS)
         self._refill_at = max(1, num_slots // 16)
-        self._decoder = Decoder(spec, self._length, dtype, device)
         self._slots = Slots(self._rows, max_len, decode)
         self._cache: KVCache | None = None
         self._prefill: Prefill | None = None
-        self._weights: Weights | None = None
+        self._weights: HeldWeights | None = None
         self._jobs: dict[str, Job] = {}
         self._waiting: deque[Job] = deque()
         self._held: deque[Job] = deque()
         self._outbox: list[tuple[Job, Completion | Failure]] = []
-        self._window: Future[Weights] | None = None
+        self._window: Future[HeldWeights] | None = None
         self._paused = False
         self._refusal: Failure | None = Failure(
             message="The engine holds no weights yet. Publish them in an update_weights window first."
@@ -144,7 +141,7 @@ class Scheduler:
 
     # --- weights and memory ----------------------------------------------------------------------------------------
 
-    def open_window(self, ready: "Future[Weights]", in_flight: Literal["drain", "keep"]) -> None:
+    def open_window(self, ready: "Future[HeldWeights]", in_flight: Literal["drain", "keep"]) -> None:
         """Pause, at once (``keep``) or when every request taken so far is done (``drain``); then answer ``ready``."""
         assert self._window is None
         if self.memory == "weights_released":
@@ -153,7 +150,7 @@ class Scheduler:
                 "Call set_memory('kv_released') or set_memory('awake') first."
             )
         if self._weights is None:
-            self._weights = Weights.empty(self._spec, self._dtype, self._device)
+            self._weights = self._forward.new_weights()
         self._window = ready
         if in_flight == "keep":
             self._pause()
@@ -226,13 +223,13 @@ class Scheduler:
             return True
         return free >= sum(job.num_waiting for job in self._waiting)
 
-    def _admit(self, weights: Weights, cache: KVCache, prefill: Prefill) -> None:
+    def _admit(self, weights: HeldWeights, cache: KVCache, prefill: Prefill) -> None:
         chosen = self._choose(prefill.rows)
         fresh = [job for job, _ in chosen if job.prefix is None]
         sources: dict[Job, int] = {}
         logits: list[torch.Tensor] = []
         if fresh:
-            rows, fresh_logits = prefill.run(self._decoder, weights, [job.request.token_ids for job in fresh])
+            rows, fresh_logits = prefill.run(weights, [job.request.token_ids for job in fresh])
             sources = dict(zip(fresh, rows, strict=True))
             logits.append(fresh_logits)
             self.prefilled_tokens += sum(len(job.request.token_ids) for job in fresh)
@@ -280,15 +277,15 @@ class Scheduler:
             self._waiting.popleft()
         return chosen
 
-    def _decode(self, weights: Weights, cache: KVCache) -> None:
+    def _decode(self, weights: HeldWeights, cache: KVCache) -> None:
         slots = self._slots
         active = slots.active
         rows = round_up(active, ROWS)
         keys = round_up(int(slots.position[:active].max()) + 1, KEYS)
         ids = torch.from_numpy(slots.token[:rows, None]).to(self._device)
         positions = torch.from_numpy(slots.position[:rows, None]).to(self._device)
-        state = self._decoder.hidden(weights, cache, 0, ids, positions, keys)
-        logits = self._decoder.logits(weights, state[:, 0])
+        state = self._forward.hidden(weights, cache, 0, ids, positions, keys)
+        logits = self._forward.logits(weights, state[:, 0])
         slots.position[:active] += 1
         self.steps += 1
         self._draw(logits[:active], slice(0, active))
@@ -372,5 +369,5 @@ class Scheduler:
     def _allocate_caches(self) -> None:
         if self._cache is None:
             prompts = min(self._rows, _PREFILL_ROWS)
-            self._cache = KVCache(self._spec, self._rows, self._length, self._dtype, self._device)
-            self._prefill = Prefill(self._spec, prompts, self._length, self._dtype, self._device)
+            self._cache = self._forward.new_cache(self._rows, self._length)
+            self._prefill = Prefill(self._forward, prompts, self._length)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from stretto.errors import DataError, nearest
+from stretto.families.facts import OWN_FORWARD
 from stretto.types import Json
 
 __all__ = ["ModelSpec", "Rope"]
 
-_FAMILIES = ("llama", "qwen2", "qwen3")
 _ROPE_TYPES = ("default", "llama3")
 
 
@@ -67,10 +67,10 @@ class ModelSpec:
     def from_config(cls, config: Mapping[str, Json]) -> "ModelSpec":
         """Read a Hugging Face ``config.json``. What this engine would compute wrongly raises DataError."""
         family = str(config.get("model_type"))
-        if family not in _FAMILIES:
+        if family not in OWN_FORWARD:
             raise DataError(
-                f"The native engine runs model_type {', '.join(_FAMILIES)}; the model's config.json says {family!r}."
-                f"{nearest(family, _FAMILIES)} Use one of these models or another engine."
+                f"Stretto's own forward runs model_type {', '.join(OWN_FORWARD)}; config.json says {family!r}."
+                f"{nearest(family, OWN_FORWARD)} Set engine.forward=auto."
             )
         _refuse_unsupported(config)
         heads = _size(config, "num_attention_heads")
@@ -106,13 +106,13 @@ class ModelSpec:
 def _refuse_unsupported(config: Mapping[str, Json]) -> None:
     activation = config.get("hidden_act", "silu")
     if activation != "silu":
-        raise DataError(f"The native engine computes hidden_act 'silu'; config.json says {activation!r}.")
+        raise DataError(f"Stretto's own forward computes hidden_act 'silu'; config.json says {activation!r}.")
     layer_types = config.get("layer_types")
     kinds = layer_types if isinstance(layer_types, list | tuple) else ()
     if config.get("use_sliding_window") or "sliding_attention" in kinds:
         raise DataError(
-            "The native engine has no sliding-window attention; config.json asks for it. "
-            "Set use_sliding_window to false if no sequence is longer than the window, or use another engine."
+            "Stretto's own forward has no sliding-window attention; config.json asks for it. "
+            "Set engine.forward=auto, or use_sliding_window to false if no sequence is longer than the window."
         )
 
 
@@ -124,12 +124,12 @@ def _rope(config: Mapping[str, Json]) -> Rope:
     kind = str(found.get("rope_type", found.get("type", "default")))
     if kind not in _ROPE_TYPES or any(isinstance(value, Mapping) for value in found.values()):
         raise DataError(
-            f"The native engine knows the rope types {', '.join(_ROPE_TYPES)}, one for all layers; config.json says "
-            f"{kind!r} with {sorted(found)}.{nearest(kind, _ROPE_TYPES)} Use another engine for this model."
+            f"Stretto's own forward knows the rope types {', '.join(_ROPE_TYPES)}, one for all layers; config.json has "
+            f"{kind!r} with {sorted(found)}.{nearest(kind, _ROPE_TYPES)} Set engine.forward=auto."
         )
     partial = _number(found, "partial_rotary_factor", _number(config, "partial_rotary_factor", 1.0))
     if partial != 1.0:
-        raise DataError(f"The native engine rotates whole heads; config.json says partial_rotary_factor {partial}.")
+        raise DataError(f"Stretto's own forward rotates whole heads; config.json says partial_rotary_factor {partial}.")
     theta = _number(found, "rope_theta", _number(config, "rope_theta", 10000.0))
     if kind == "default":
         return Rope(theta=theta)

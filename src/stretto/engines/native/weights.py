@@ -1,19 +1,19 @@
-"""From weights by Hugging Face name to the fused tensors the forward reads. Owns the layout and one update window.
+"""From weights by Hugging Face name to the fused tensors Stretto's own forward reads. Owns the layout.
 
 Layout. Rows of q, k and v are stacked in one matrix, gate and up in another. Inside each head of q and k the pairs of
 dimensions that rope turns together, ``(i, i + D/2)`` in a checkpoint, are stored side by side as ``(2i, 2i + 1)``, so
 that a rotation is one complex product. q and k are permuted alike, which leaves every product of the two unchanged.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from stretto.engines.native.spec import ModelSpec
-from stretto.errors import EngineError, nearest
-from stretto.roles import NamedTensor
+from stretto.engines.native.window import Place
 
-__all__ = ["LayerWeights", "WeightWindow", "Weights"]
+__all__ = ["LayerWeights", "Weights", "places_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,83 +75,16 @@ class Weights:
         return cls(embed=embed, layers=layers, norm=need(spec.hidden), head=head)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Place:
-    """Where a named tensor of ``shape`` goes. A ``rotary`` target is viewed as [heads, head_dim / 2, 2, rest]."""
-
-    target: torch.Tensor
-    shape: tuple[int, ...]
-    rotary: bool = False
-
-
-class WeightWindow:
-    """The sink of one update window. ``write`` may be called from any one thread while the window is open."""
-
-    def __init__(self, spec: ModelSpec, weights: Weights) -> None:
-        self._tied_head = (spec.vocab_size, spec.hidden) if spec.tied else None
-        self._places = _places(spec, weights)
-        self._written: set[str] = set()
-        self._open = True
-
-    def write(self, tensor: NamedTensor) -> None:
-        """Copy one weight into place, cast to the engine's dtype.
-
-        ``lm_head.weight`` of a model with tied embeddings is checked and passed over: the embedding is the truth.
-        """
-        if not self._open:
-            raise EngineError(f"{tensor.name} was written after its update window closed. Open a new window.")
-        tied = tensor.name == "lm_head.weight" and self._tied_head is not None
-        place = None if tied else self._places.get(tensor.name)
-        if place is None and not tied:
-            raise EngineError(
-                f"The engine's model has no weight {tensor.name!r}.{nearest(tensor.name, self._places)} "
-                "Publish the weights of the model the engine was made for."
-            )
-        shape = place.shape if place else self._tied_head
-        data = tensor.data
-        if not isinstance(data, torch.Tensor) or tuple(data.shape) != shape:
-            came = tuple(data.shape) if isinstance(data, torch.Tensor) else type(data).__name__
-            raise EngineError(
-                f"{tensor.name} must be a tensor of shape {shape}, got {came}. "
-                "Publish the weights of the model the engine was made for."
-            )
-        if place:
-            self._copy(place, data)
-            self._written.add(tensor.name)
-
-    def close(self) -> None:
-        """No more writes."""
-        self._open = False
-
-    def check_complete(self) -> None:
-        """Raise EngineError naming the weights that were not written."""
-        missing = [name for name in self._places if name not in self._written]
-        if missing:
-            shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-            raise EngineError(
-                f"{len(missing)} of {len(self._places)} weights were not published: {shown}. "
-                "A window must write every weight of the model."
-            )
-
-    @torch.inference_mode()
-    def _copy(self, place: _Place, data: torch.Tensor) -> None:
-        if not place.rotary:
-            place.target.copy_(data)
-            return
-        pairs, _, rest = place.target.shape[1:]
-        # [heads, D/2, 2, rest] <- [heads, 2, D/2, rest]; the one head of a per-head norm goes to all heads.
-        place.target.copy_(data.reshape(-1, 2, pairs, rest).transpose(1, 2))
-
-
-def _places(spec: ModelSpec, weights: Weights) -> dict[str, _Place]:
-    places: dict[str, _Place] = {}
+def places_of(spec: ModelSpec, weights: Weights) -> Mapping[str, Place]:
+    """Where each named tensor of a checkpoint goes."""
+    places: dict[str, Place] = {}
 
     def put(name: str, target: torch.Tensor | None) -> None:
         if target is not None:
-            places[name] = _Place(target=target, shape=tuple(target.shape))
+            places[name] = Place(target=target, shape=tuple(target.shape))
 
     def rotate(name: str, target: torch.Tensor, shape: tuple[int, ...], rest: int = 1) -> None:
-        places[name] = _Place(target=target.view(-1, spec.head_dim // 2, 2, rest), shape=shape, rotary=True)
+        places[name] = Place(target=target.view(-1, spec.head_dim // 2, 2, rest), shape=shape, rotary=True)
 
     q = spec.num_heads * spec.head_dim
     kv = spec.num_kv_heads * spec.head_dim

@@ -1,0 +1,33 @@
+"""Whose forward runs a model. Owns the choice, nothing of either."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+
+from stretto.engines.native.forward import Forward
+from stretto.engines.native.model import Decoder
+from stretto.engines.native.spec import ModelSpec
+from stretto.errors import DataError
+from stretto.types import Json
+
+__all__ = ["Choice", "open_forward"]
+
+Choice = Literal["auto", "native", "hf"]
+"""Whose forward: Stretto's own, Hugging Face's, or the first where it can."""
+
+
+def open_forward(
+    hf_config: Mapping[str, Json], choice: Choice, *, max_len: int, dtype: torch.dtype, device: torch.device
+) -> Forward:
+    """The forward for sequences up to ``max_len``. DataError says why a model cannot be run (by ``choice``)."""
+    if choice != "hf":
+        try:
+            return Decoder(ModelSpec.from_config(hf_config), max_len, dtype, device)
+        except DataError:
+            if choice == "native":
+                raise
+    # transformers' modelling code takes a second to import; the own forward does without.
+    from stretto.engines.native.hugging_face import HuggingFaceForward
+
+    return HuggingFaceForward(hf_config, dtype, device)

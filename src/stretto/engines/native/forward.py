@@ -1,0 +1,70 @@
+"""What the scheduler asks of a model: the one seam of the engine. Two implementations stand behind it.
+
+``model.Decoder`` is Stretto's own for the Llama family, ``hugging_face.HuggingFaceForward`` runs a module of
+transformers. Everything else (slots, prefill, sampling, windows, probe) is one code. Batch invariance is the
+implementation's part of the bargain: a row's bits must not depend on its company, given rows x tokens in multiples of
+``ROWS`` and keys in multiples of ``KEYS``.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+from stretto.engines.native.cache import KVCache
+from stretto.engines.native.window import WeightWindow
+
+__all__ = ["Forward", "HeldWeights", "Sizes"]
+
+HeldWeights: TypeAlias = Any
+"""What a forward keeps its weights in; opaque to everybody else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """A model from outside. ``max_positions`` is None where nothing limits them."""
+
+    vocab_size: int
+    hidden: int
+    max_positions: int | None
+
+
+class Forward(Protocol):
+    """Computes hidden states and logits over a KV cache, with weights that it lays out but does not keep."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the model."""
+        ...
+
+    def new_cache(self, rows: int, length: int) -> KVCache:
+        """An empty cache."""
+        ...
+
+    def new_weights(self) -> HeldWeights:
+        """Memory for the weights, not yet filled."""
+        ...
+
+    def window(self, weights: HeldWeights) -> WeightWindow:
+        """The sink that fills ``weights``."""
+        ...
+
+    def hidden(
+        self,
+        weights: HeldWeights,
+        cache: KVCache,
+        first: int,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        num_keys: int,
+    ) -> torch.Tensor:
+        """Last hidden states [R, C, hidden] of tokens ``ids`` [R, C] at ``positions`` [R, C], int64.
+
+        Row r of ``ids`` continues row ``first + r`` of the cache, whose keys and values at ``positions`` are written.
+        ``num_keys`` (a multiple of KEYS) is past every position; R x C is a multiple of ROWS.
+        """
+        ...
+
+    def logits(self, weights: HeldWeights, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [R, V], float32, of hidden states [R, hidden]; R is a multiple of ROWS."""
+        ...
