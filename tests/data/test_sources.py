@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stretto.config.prompts import AdditionPrompts, JsonlPrompts, PythonPrompts
-from stretto.data.sources import load_prompts
+from stretto.data.sources import load_prompts, read_prompts
 from stretto.data.tokens import builtin_tokenizer
 from stretto.errors import ConfigError, DataError
 from stretto.types import Prompt
@@ -176,3 +176,13 @@ def test_python_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_importing_data_loads_no_torch():
     code = "import stretto.data.sources, sys; print(sorted({'torch', 'transformers', 'ray'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_prompt_that_came_before_is_left_out_if_asked(tmp_path: Path):
+    rows = [{"prompt": text, "answer": "1"} for text in ("a", "b", "a", "a", "c")]
+    assert [p.text for p in jsonl(tmp_path, *rows)] == ["a", "b", "a", "a", "c"]
+    path = str(tmp_path / "data.jsonl")
+    intake = read_prompts(JsonlPrompts(path=path, unique=True), TOKENIZER)
+    assert [(p.text, p.uid) for p in intake.prompts] == [("a", "1"), ("b", "2"), ("c", "5")]
+    assert (intake.read, intake.skipped) == (5, 2)
+    assert intake.notes == ("2 rows repeat the text of an earlier prompt and were left out (prompts.unique).",)

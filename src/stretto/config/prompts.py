@@ -90,6 +90,8 @@ class Rows(Section):
     """A prompt beyond the budget: refuse the data, skip the row, or keep its end (of text only); both are counted."""
     slice: Slice | None = None
     """The rows to take, as Python slices them (``"100:200"``, ``":50"``, ``"-10:"``, ``"::2"``); null: all."""
+    unique: bool = False
+    """Leave out a prompt whose text came before, so that none is both trained on and held out; counted."""
     held_out: float = Field(default=0.2, ge=0, lt=1)
     """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
 
@@ -243,6 +245,8 @@ class GymPrompts(Section):
     """A prompt beyond the budget: refuse the data, skip the row, or keep its end (of text only); both are counted."""
     slice: Slice | None = None
     """The rows to take, as Python slices them (``"100:200"``, ``":50"``, ``"-10:"``, ``"::2"``); null: all."""
+    unique: bool = False
+    """Leave out a prompt whose text came before, so that none is both trained on and held out; counted."""
     held_out: float = Field(default=0.2, ge=0, lt=1)
     """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
 

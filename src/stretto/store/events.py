@@ -97,8 +97,8 @@ class AttemptBody:
 class PromptsBody:
     """What an attempt read of its prompts, before its phases begin.
 
-    ``read`` rows of ``source``, of which ``skipped`` were too long (``prompts.too_long``); ``truncated`` of the others
-    were cut. ``train`` and ``held_out`` of them are used; ``notes`` are sentences about the data.
+    ``read`` rows of ``source``, of which ``skipped`` were too long (``prompts.too_long``) or came before
+    (``prompts.unique``); ``truncated`` of the others were cut. ``train`` and ``held_out`` of them are used; ``notes`` are sentences about the data.
     """
 
     kind: ClassVar[EventKind] = "prompts"
@@ -113,7 +113,7 @@ class PromptsBody:
     @property
     def lines(self) -> tuple[str, ...]:
         """The same in words."""
-        counts = f"{self.read:,} read, {self.skipped:,} skipped and {self.truncated:,} truncated as too long"
+        counts = f"{self.read:,} read, {self.skipped:,} skipped, {self.truncated:,} truncated"
         used = f"{self.train:,} to train on, {self.held_out:,} held out"
         return (f"prompts of {self.source}: {counts}; {used}", *self.notes)
 

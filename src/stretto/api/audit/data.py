@@ -94,8 +94,8 @@ def _leaks(job: Job, source: str) -> Iterator[Finding]:
             severity=by_share(len(leaked), len(job.held_out)),
             message=f"{share_text(len(leaked), len(job.held_out))} held-out prompts are trained on as well, with the "
             "same text under another uid, so evaluations would measure memory.",
-            remedy=f"Remove the doubles from {source} before it is split by prompts.held_out.",
-            keys=(source, "prompts.held_out"),
+            remedy=f"Set prompts.unique=true, or remove the doubles from {source} yourself.",
+            keys=("prompts.unique", source),
             examples=tuple(_example(p) for p in leaked[:_EXAMPLES]),
         )
 
@@ -125,8 +125,8 @@ def _duplicates(job: Job, source: str) -> Iterator[Finding]:
             severity="note",
             message=f"{share_text(repeated, len(job.train))} training prompts repeat the text of another one; each "
             "counts as a prompt of its own.",
-            remedy=f"Fine if it is meant as weight; else remove the doubles from {source}.",
-            keys=(source,),
+            remedy="Fine if it is meant as weight; else set prompts.unique=true.",
+            keys=("prompts.unique",),
             examples=tuple(_example(p) for p in doubles[0][:2]),
         )
 

@@ -32,6 +32,7 @@ __all__ = ["Intake", "load_prompts", "read_prompts"]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Intake:
     """What was read of a source. ``read`` rows are ``prompts`` and ``skipped``; ``truncated`` of the prompts were cut.
+    Skipped is what was too long (``too_long: skip``) or came before (``unique``).
 
     ``source`` names it for people; ``notes`` are sentences that whoever starts a run should see.
     """
@@ -63,6 +64,9 @@ def read_prompts(config: Prompts, tokenizer: Tokenizer, given: object = None) ->
         fitter = Fitter(tokenizer, config.max_prompt_tokens, config.too_long, chat=config.chat)
     prompts: list[Prompt] = []
     places: dict[str, str] = {}
+    unique = not isinstance(config, AdditionPrompts) and config.unique
+    seen: set[str] = set()
+    repeated = 0
     for place, item in _items(config, taken, given):
         if item.uid in places:
             raise DataError(
@@ -71,16 +75,23 @@ def read_prompts(config: Prompts, tokenizer: Tokenizer, given: object = None) ->
             )
         places[item.uid] = place
         prompt = fitter.fit(place, item)
-        if prompt is not None:
-            prompts.append(prompt)
+        if prompt is None:
+            continue
+        if unique and prompt.text in seen:
+            repeated += 1
+            continue
+        seen.add(prompt.text)
+        prompts.append(prompt)
     if not prompts:
         raise DataError(_nothing(config, source, taken, fitter))
     notes = missing_answers(prompts) if isinstance(config, GymPrompts) else ()
+    if repeated:
+        notes += (f"{repeated} rows repeat the text of an earlier prompt and were left out (prompts.unique).",)
     return Intake(
         source=source,
         prompts=prompts,
         read=len(places),
-        skipped=fitter.skipped,
+        skipped=fitter.skipped + repeated,
         truncated=fitter.truncated,
         notes=notes,
     )
