@@ -30,7 +30,7 @@ def test_leaks_into_held_out(recipe_of):
     _, found = look(recipe, rows(10) + rows(10))
     leak = found["data.leak"]
     assert leak.severity == "problem" and "held-out prompts are trained on" in leak.message
-    assert "prompts.held_out" in leak.remedy and leak.examples
+    assert "prompts.unique" in leak.remedy and leak.examples
 
 
 def test_doubles_and_conflicts(recipe_of):
