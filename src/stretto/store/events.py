@@ -98,7 +98,8 @@ class PromptsBody:
     """What an attempt read of its prompts, before its phases begin.
 
     ``read`` rows of ``source``, of which ``skipped`` were too long (``prompts.too_long``) or came before
-    (``prompts.unique``); ``truncated`` of the others were cut. ``train`` and ``held_out`` of them are used; ``notes`` are sentences about the data.
+    (``prompts.unique``); ``truncated`` of the others were cut. ``train`` and ``held_out`` of them are used; ``notes``
+    are sentences about the data.
     """
 
     kind: ClassVar[EventKind] = "prompts"
