@@ -31,6 +31,7 @@ __all__ = [
     "Message",
     "Metric",
     "Metrics",
+    "Occasion",
     "Prompt",
     "Setting",
     "Span",
@@ -128,8 +129,13 @@ class Trajectory:
             return (Message(role="assistant", content=self.text),)
         return tuple(Message(**turn) for turn in turns)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
 
-    def judged(self, rewards: Mapping[str, float | None], reward: float) -> "Trajectory":
-        """The same trajectory with its rewards; written out because ``replace`` is several times slower."""
+    def judged(
+        self, rewards: Mapping[str, float | None], reward: float, notes: Mapping[str, Json] | None = None
+    ) -> "Trajectory":
+        """The same trajectory with its rewards, and with ``notes`` added to its info.
+
+        Written out because ``replace`` is several times slower.
+        """
         return Trajectory(
             key=self.key,
             token_ids_T=self.token_ids_T,
@@ -141,7 +147,7 @@ class Trajectory:
             temperature=self.temperature,
             rewards=rewards,
             reward=reward,
-            info=self.info,
+            info={**self.info, **notes} if notes else self.info,
         )
 
 
@@ -164,6 +170,20 @@ class Group:
             if held is None or held.key.part < t.key.part:
                 last[t.key.sample, t.key.model] = t
         return tuple(last.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasion:
+    """When a group is judged: in which ``phase``, for which ``step`` (from 0) of ``steps`` (None: not known).
+
+    The step is the one the draw was admitted for, whenever it runs, so a resumed run judges on the same occasions. In
+    an evaluation it is the number of steps done. ``seed`` is the run's.
+    """
+
+    phase: Literal["train", "warmup", "evaluation"] = "train"
+    step: int = 0
+    steps: int | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -173,7 +173,7 @@ def test_a_function_makes_a_recipe(tmp_path, monkeypatch):
     assert load("my_recipes_xyz:whole", "algorithm.type=ppo").algorithm.type == "ppo"
     assert "Did you mean 'small'?" in message("my_recipes_xyz:smal")
     assert "returned int" in message("my_recipes_xyz:wrong")
-    assert "No module named 'my_recipes_xyw'" in message("my_recipes_xyw:small")
+    assert "there is no module 'my_recipes_xyw'" in message("my_recipes_xyw:small")
 
 
 # --- overrides ----------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def test_python_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for use, message in {
         "my_prompts_for_test:trian": "has no 'trian'. Did you mean 'train'",
         "my_prompts_for_test": "not of the form module:name",
-        "no_such_module_here:x": "cannot be imported .ModuleNotFoundError",
+        "no_such_module_here:x": "there is no module 'no_such_module_here'",
         "my_broken_prompts:x": "cannot be imported .ZeroDivisionError",
     }.items():
         with pytest.raises(ConfigError, match=message):

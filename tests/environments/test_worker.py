@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stretto.environments.rewards import Fault
+from stretto.environments.faults import Fault
+from stretto.environments.rewards import Answer
 from stretto.environments.worker import decode_answer, encode_answer
 
 SCRIPT = """
@@ -150,6 +151,8 @@ def test_a_reward_process_needs_neither_torch_nor_the_configuration():
 
 def test_answers_keep_their_bits():
     rows = [{"a": 0.1 + 0.2, "b": None, "é\ud800": -0.0}, {"a": 5e-324}]
-    assert decode_answer(encode_answer(rows)) == rows
+    assert decode_answer(encode_answer(Answer(rows=rows))) == Answer(rows=rows, notes=[])
+    noted = Answer(rows=rows, notes=[{"logged": {"x": [0.1, 5e-324]}}, {"extra": {"pred": "é\ud800"}}])
+    assert decode_answer(encode_answer(noted)) == noted
     fault = Fault(cause="x", sample=3, traceback="line\nline")
     assert decode_answer(encode_answer(fault)) == fault

@@ -18,7 +18,7 @@ def job_of(*prompts: Prompt, **sections: object):
 
 
 def prompt_of(*token_ids: int, uid: str = "odd") -> Prompt:
-    return Prompt(uid=uid, text="", token_ids=np.asarray(token_ids, np.int32), data={})
+    return Prompt(uid=uid, text="", token_ids=np.asarray(token_ids, np.int32), data={"answer": "1"})
 
 
 @pytest.mark.parametrize("wrong", [(1, 100), (1, 5000), (-1, 5)])

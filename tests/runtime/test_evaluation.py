@@ -53,7 +53,7 @@ class Judged:
     def __init__(self, scores):
         self.scores = scores
 
-    async def judge(self, group):
+    async def judge(self, group, occasion):
         rows = [self.scores(group.prompt, t.text) for t in group.trajectories]
         trajectories = tuple(
             t.judged(row, sum(v for v in row.values() if v is not None))
@@ -150,10 +150,10 @@ def test_a_named_score_decides():
 
 def test_dropped_prompts_are_counted_and_all_dropped_is_an_error():
     class Dropping(Judged):
-        async def judge(self, group):
+        async def judge(self, group, occasion):
             if group.prompt.uid in self.gone:
                 raise GroupDropped("late")
-            return await super().judge(group)
+            return await super().judge(group, occasion)
 
     judge = Dropping(exact)
     judge.gone = {"0+0"}
@@ -201,7 +201,7 @@ def test_adding_a_set_changes_no_other_number():
 
 
 def test_a_set_has_its_own_reward_and_settings_and_is_what_stands_for_a_run_without_held_out(capsys):
-    reward = {"use": "fractions:Fraction", "workers": 0}
+    reward = {"use": "environment", "workers": 0}
     with pytest.raises(RewardError):
         fake_run("wrong", sets={"own": {"prompts": SUMS, "reward": reward}})
     recipe = {**FAKE, "name": "mine", "prompts": {"max": 4, "held_out": 0}}

@@ -234,7 +234,7 @@ def _import_loss(use: str) -> Loss:
     try:
         module = import_named(module_name)
     except ImportError as error:
-        raise ConfigError(f"the loss {use!r} cannot be imported ({error}). Mend the module, or its name.") from error
+        raise ConfigError(f"the loss {use!r}: {error}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ConfigError(f"{module_name!r} has no function {function_name!r}.{nearest(function_name, dir(module))}")

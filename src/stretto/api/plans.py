@@ -23,7 +23,7 @@ def check(recipe: Recipe) -> str:
     job = prepare(recipe, Given())
     refuse_unread(recipe, job.graphs)
     lines = [
-        f"model {recipe.model.path}, reward {recipe.reward.use}",
+        f"model {recipe.model.path}, reward {recipe.reward.use or job.rewards.name}",
         *job.read.lines,
         f"longest prompt with completion {job.longest} tokens",
     ]

@@ -7,7 +7,7 @@ Observers of the run's events, called in the thread that records them; they read
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO, TypeAlias
@@ -71,6 +71,7 @@ class Progress:
     steps: int | None = None
     steps_done: int = 0
     reward: float | None = None
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
     loss: float | None = None
     accuracy: float | None = None
     leading: str = ""
@@ -117,7 +118,8 @@ class Progress:
         """The numbers that are known, each with its name."""
         shown: list[str] = []
         if self.reward is not None:
-            shown.append(f"reward {self.reward:.3f}")
+            parts = ", ".join(f"{name} {value:.3f}" for name, value in self.parts.items())
+            shown.append(f"reward {self.reward:.3f}" + (f" ({parts})" if len(self.parts) > 1 else ""))
         elif self.loss is not None:
             shown.append(f"loss {self.loss:.3f}")
         if self.accuracy is not None:
@@ -161,6 +163,8 @@ class Progress:
         metrics = body.metrics
         self.steps_done = (event.step or 0) + 1
         self.reward, self.loss = metrics.get("reward/mean"), metrics.get("loss")
+        named = {name.removeprefix("reward/"): value for name, value in metrics.items() if name.startswith("reward/")}
+        self.parts = {name: value for name, value in named.items() if name not in ("mean", "min", "max")}
         skipped = int(metrics.get("updates/skipped", 0))
         self.skipped += skipped
         if self._since_s is not None:  # else it is not known when the step began

@@ -160,7 +160,7 @@ def _python_only(recipe: Recipe) -> list[str]:
     """Which of workflow, reward, environment and prompts exist only in the Python that made the run."""
     lives = {
         "workflow": (recipe.workflow or "").startswith("python:"),
-        "reward": recipe.reward.use.startswith("python:"),
+        "reward": (recipe.reward.use or "").startswith("python:"),
         "environment": recipe.environment is not None and recipe.environment.use.startswith("python:"),
         "prompts": isinstance(recipe.prompts, PythonPrompts) and recipe.prompts.use is None,
     }

@@ -294,9 +294,10 @@ class Session:
 
     async def _group(self, graph: Graph, prompt: Prompt, draw: int) -> Group:
         binding = self._parts.binding(self._phase.namespace, self._phase.sampling)
+        step = self._version  # a session has no steps of its own: a publication ends what counts as one
 
         async def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
-            return await call_group_node(graph, spec, inputs, binding.bind(spec, draw))
+            return await call_group_node(graph, spec, inputs, binding.bind(spec, draw, step))
 
         (boundary,) = self._boundary(graph)
         values = await run_group(graph, prompt, invoke)

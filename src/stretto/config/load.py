@@ -64,10 +64,7 @@ def _from_function(source: str) -> Layer:
     try:
         module = import_named(module_name)
     except ImportError as error:
-        raise ConfigError(
-            f"the recipe {source!r}: {module_name} cannot be imported ({error}). Run from the folder that has it, or "
-            "install it."
-        ) from error
+        raise ConfigError(f"the recipe {source!r}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
         known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]

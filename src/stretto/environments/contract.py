@@ -52,10 +52,7 @@ def resolve_environment(use: str) -> Factory:
     try:
         module = import_named(module_name)
     except ImportError as error:
-        raise ConfigError(
-            f"environment.use={use}: the module {module_name} cannot be imported ({error}). "
-            "Check the name, and that its folder is on PYTHONPATH."
-        ) from error
+        raise ConfigError(f"environment.use={use}: {error}") from error
     found = getattr(module, name, None)
     if found is None:
         known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]

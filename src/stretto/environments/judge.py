@@ -7,24 +7,16 @@ never on which process judged it or what finished first.
 
 import asyncio
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.config.rewards import RewardConfig
+from stretto.environments.faults import Fault
 from stretto.environments.processes import Launch, RewardProcess
-from stretto.environments.rewards import (
-    Fault,
-    Reward,
-    Scores,
-    call_reward,
-    read_values,
-    resolve_reward,
-    reward_name,
-    settle,
-    total,
-)
+from stretto.environments.rewards.calling import call_rewards, read_answer, settle
+from stretto.environments.rewards.contract import Answer, Reward, Rewards
+from stretto.environments.rewards.resolve import resolve_rewards
 from stretto.errors import ConfigError, RewardError, StrettoError
-from stretto.types import Group
+from stretto.types import Group, Occasion
 
 __all__ = ["GroupDropped", "JudgeReport", "RewardJudge"]
 
@@ -58,19 +50,19 @@ class JudgeReport:
 
 
 class RewardJudge:
-    """The role ``Judge`` by one reward. Belongs to one event loop, which may run in any thread.
+    """Judges groups by a recipe's rewards. Belongs to one event loop, which may run in any thread.
 
-    ``reward`` is the user's function, or None for the one that ``config.use`` names; a wrong name raises ConfigError
-    here. ``deterministic``: a late or dead process fails the run even under ``drop``, since what is dropped would
-    depend on the day. With ``config.workers`` 0 the reward runs on the event loop itself, without a timeout.
+    ``reward``: what was resolved already, or a function to use in place of the one ``config.use`` names, or None. A
+    wrong name or signature raises ConfigError here. ``deterministic``: a late or dead process fails the run even under
+    ``drop``, since what is dropped would depend on the day. With ``config.workers`` 0 the rewards run on the event loop
+    itself, without a timeout.
     """
 
-    def __init__(self, config: RewardConfig, reward: Reward | None = None, *, deterministic: bool = False) -> None:
+    def __init__(
+        self, config: RewardConfig, reward: Rewards | Reward | None = None, *, deterministic: bool = False
+    ) -> None:
         self._config = config
-        self._reward = resolve_reward(config.use) if reward is None else reward
-        self._name = (
-            config.use.removeprefix("python:") if config.use.startswith("python:") else reward_name(self._reward)
-        )
+        self._rewards = reward if isinstance(reward, Rewards) else resolve_rewards(config, reward)
         self._deterministic = deterministic
         self._processes: tuple[RewardProcess, ...] = ()
         self._idle: asyncio.Queue[RewardProcess] = asyncio.Queue()
@@ -78,15 +70,15 @@ class RewardJudge:
         self._judged = self._dropped = self._failures = 0
         self._first_failure: str | None = None
         if config.workers > 0:
-            launch = Launch.of(self._name, self._reward)
+            launch = Launch.of(self.name, self._rewards, shown=self._rewards.parts[0].function)
             self._processes = tuple(RewardProcess(launch) for _ in range(config.workers))
             for process in self._processes:
                 self._idle.put_nowait(process)
 
     @property
     def name(self) -> str:
-        """The name of the reward."""
-        return self._name
+        """The name of the reward, or of all of them."""
+        return self._rewards.name
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -108,6 +100,8 @@ class RewardJudge:
 
         Called twice, it starts what is missing. Not called, the first group of each process waits for its start.
         """
+        if not self._processes:
+            self._rewards.warm()
         missing = [process for process in self._processes if process.pid is None]
         results = await asyncio.gather(*(process.start() for process in missing), return_exceptions=True)
         for result in results:
@@ -128,7 +122,7 @@ class RewardJudge:
         for process in idle:
             self._idle.put_nowait(process)
 
-    async def judge(self, group: Group) -> Group:
+    async def judge(self, group: Group, occasion: Occasion = Occasion()) -> Group:
         """The group with ``rewards`` and ``reward`` of every trajectory set.
 
         A failure raises RewardError, or GroupDropped under ``drop`` until more than ``max_dropped`` of the groups
@@ -139,10 +133,10 @@ class RewardJudge:
         # Parts of an attempt are judged once, by the last, and share its rewards.
         shown = Group(draw=group.draw, prompt=group.prompt, trajectories=group.attempts)
         for _ in range(attempts):
-            answer = await self._attempt(shown)
+            answer = await self._attempt(shown, occasion)
             if not isinstance(answer, Fault):
                 self._judged += 1
-                return _with_rewards(group, shown, answer)
+                return self._with_rewards(group, shown, answer)
             fault = answer
             why = self._describe(group, fault)
             self._failures += 1
@@ -150,16 +144,16 @@ class RewardJudge:
         self._judged += 1
         raise self._verdict(why, fault) from (RemoteTraceback(fault.traceback) if fault.traceback else None)
 
-    async def _attempt(self, group: Group) -> Sequence[Scores] | Fault:
+    async def _attempt(self, group: Group, occasion: Occasion) -> Answer | Fault:
         self._check_open()
         if not self._processes:
-            return await self._judge_here(group)
+            return await self._judge_here(group, occasion)
         process = await self._idle.get()
         try:
             self._check_open()
             if process.pid is None:
                 await process.start()
-            answer = await process.ask(group, self._config.timeout_s)
+            answer = await process.ask(group, occasion, self._config.timeout_s)
         except ConfigError as error:
             self._check_open()
             # The reward was loaded at the start of the run, so this is not about the recipe any more.
@@ -173,16 +167,27 @@ class RewardJudge:
         if self._closed:
             raise RewardError("a group was to be judged after the rewards were closed. The run is over; resume it.")
 
-    async def _judge_here(self, group: Group) -> Sequence[Scores] | Fault:
-        values = call_reward(self._reward, group)
-        if not isinstance(values, Fault) and any(inspect.isawaitable(value) for value in values):
-            values = await settle(values, group)
-        return values if isinstance(values, Fault) else read_values(self._name, values, group)
+    async def _judge_here(self, group: Group, occasion: Occasion) -> Answer | Fault:
+        called = call_rewards(self._rewards, group, occasion)
+        if not isinstance(called, Fault) and any(inspect.isawaitable(v) for calls in called for v in calls.values):
+            called = await settle(self._rewards, called, group)
+        return called if isinstance(called, Fault) else read_answer(self._rewards, called, group)
+
+    def _with_rewards(self, group: Group, shown: Group, answer: Answer) -> Group:
+        """``group`` with what ``shown``, the last part of every attempt, was given; notes are kept with that part."""
+        total, notes = self._rewards.total, answer.notes or [None] * len(answer.rows)
+        of = {(t.key.sample, t.key.model): scores for t, scores in zip(shown.trajectories, answer.rows, strict=True)}
+        noted = {t.key: note for t, note in zip(shown.trajectories, notes, strict=True)}
+        judged = tuple(
+            t.judged(scores := of[t.key.sample, t.key.model], total(scores), noted.get(t.key))
+            for t in group.trajectories
+        )
+        return Group(draw=group.draw, prompt=group.prompt, trajectories=judged)
 
     def _describe(self, group: Group, fault: Fault) -> str:
         sample = "" if fault.sample is None else f", sample {fault.sample}"
         place = f"prompt {group.prompt.uid!r} (draw {group.draw}{sample})"
-        return f"the reward {self._name!r} failed on {place}: {fault.cause.removesuffix('.')}"
+        return f"the reward {self.name!r} failed on {place}: {fault.cause.removesuffix('.')}"
 
     def _verdict(self, why: str, fault: Fault) -> RewardError | GroupDropped:
         """What a group without rewards raises, by the policy."""
@@ -205,9 +210,3 @@ class RewardJudge:
                 "reward.max_dropped."
             )
         return GroupDropped(why)
-
-
-def _with_rewards(group: Group, shown: Group, rows: Sequence[Scores]) -> Group:
-    of = {(t.key.sample, t.key.model): scores for t, scores in zip(shown.trajectories, rows, strict=True)}
-    judged = tuple(t.judged(scores := of[t.key.sample, t.key.model], total(scores)) for t in group.trajectories)
-    return Group(draw=group.draw, prompt=group.prompt, trajectories=judged)

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from stretto.environments.faults import Fault
 from stretto.environments.launching import NAMELESS, START_S, Child, Launch, receive_message, send_message
-from stretto.environments.rewards import Scores
+from stretto.environments.rewards.contract import Answer
 from stretto.environments.worker import decode_answer
 from stretto.errors import ConfigError
-from stretto.types import Group
+from stretto.types import Group, Occasion
 
 __all__ = ["Launch", "RewardProcess"]
 
@@ -46,9 +46,12 @@ class RewardProcess:
                 "must be importable by name there, or be the script or notebook itself."
             )
 
-    async def ask(self, group: Group, timeout_s: float) -> list[Scores] | Fault:
-        """The scores of ``group`` within ``timeout_s``, or why there are none. Cancelling kills the child."""
-        answer = await self._exchange(pickle.dumps(group, protocol=pickle.HIGHEST_PROTOCOL), timeout_s)
+    async def ask(self, group: Group, occasion: Occasion, timeout_s: float) -> Answer | Fault:
+        """The scores of ``group`` on ``occasion`` within ``timeout_s``, or why there are none.
+
+        Cancelling kills the child.
+        """
+        answer = await self._exchange(pickle.dumps((group, occasion), protocol=pickle.HIGHEST_PROTOCOL), timeout_s)
         if not isinstance(answer, Fault):
             return answer
         named = (told.replace(NAMELESS, self._launch.file) for told in (answer.cause, answer.traceback))
@@ -71,7 +74,7 @@ class RewardProcess:
         if child is not None:
             await child.leave()
 
-    async def _exchange(self, message: bytes, timeout_s: float) -> list[Scores] | Fault:
+    async def _exchange(self, message: bytes, timeout_s: float) -> Answer | Fault:
         """Send one message and wait for its answer. The child is killed at the deadline, which ends the wait.
 
         Not a timeout on the wait itself: an answer that is there already counts, however late this loop comes to it.

@@ -265,15 +265,7 @@ def find_object(use: str, what: str) -> object:
     try:
         found: object = import_named(module_name)
     except ImportError as error:
-        cause = error.__cause__
-        if isinstance(cause, ModuleNotFoundError) and f"{module_name}.".startswith(f"{cause.name}."):
-            raise GraphError(
-                f"{what} is {use!r}, and there is no module {cause.name!r}. Install it, or run from the folder it is "
-                "in."
-            ) from None
-        raise GraphError(
-            f"{what} is {use!r}, and {module_name} cannot be imported ({error}). Mend the module."
-        ) from error
+        raise GraphError(f"{what} is {use!r}, and {error}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise GraphError(f"{what} is {use!r}, and there is no {part!r} in it.{nearest(part, vars(found))}")

@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 
 from stretto.data.tokens import Tokenizer
-from stretto.errors import ConfigError, Interrupted, StrettoError
+from stretto.errors import ConfigError, Interrupted, RewardError, StrettoError
 from stretto.roles import TrainBackend
 from stretto.runtime.build import Job, open_parts
 from stretto.runtime.checkpoint import Position, position_after
@@ -19,7 +19,7 @@ from stretto.runtime.driver import Driver
 from stretto.runtime.evaluation import EvalResult, evaluate
 from stretto.runtime.parts import Parts
 from stretto.runtime.recording import Recorder
-from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore
+from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore, word_for
 
 __all__ = ["EXPORT", "attempt", "evaluate_only", "export_policy"]
 
@@ -44,6 +44,8 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
         status, reason = "interrupted", str(interrupted)
         raise
     except BaseException as failure:
+        if isinstance(failure, RewardError):
+            failure.args = (f"{failure} Then go on with {_resume_of(job, store)}.",)
         reason = f"{type(failure).__name__}: {failure}"
         plain = isinstance(failure, StrettoError) and failure.__cause__ is None
         trace = "" if plain else "".join(traceback.format_exception(failure))
@@ -70,6 +72,13 @@ async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, Ev
             await parts.worker.call(parts.backend.load, checkpoint.path)
         await parts.publish(0)
         return {eval_set.name: await evaluate(parts, eval_set) for eval_set in sets}
+
+
+def _resume_of(job: Job, store: RunStore) -> str:
+    """How the run goes on once its reward is mended."""
+    if (job.recipe.reward.use or "").startswith("python:"):
+        return f"stretto.resume({store.path.name!r}, reward=...)"
+    return f"`stretto resume {word_for(store.path)}`"
 
 
 async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Position:

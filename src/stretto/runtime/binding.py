@@ -6,7 +6,7 @@ A per-group node gets handles that know its draw; a per-step node gets handles t
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -29,11 +29,17 @@ from stretto.roles import (
     TurnBudget,
     Want,
 )
-from stretto.types import Batch, Column, Ints, LossRef, Message, Prompt, UpdateReport, merge_metrics
+from stretto.types import Batch, Column, Group, Ints, LossRef, Message, Occasion, Prompt, UpdateReport, merge_metrics
 
-__all__ = ["GroupBinding", "StepBinding"]
+__all__ = ["GroupBinding", "GroupJudge", "StepBinding"]
 
 T = TypeVar("T")
+
+
+class GroupJudge(Protocol):
+    """What judges for a run: groups of any draw, each on its occasion."""
+
+    async def judge(self, group: Group, occasion: Occasion) -> Group: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +47,7 @@ class GroupBinding:
     """What the per-group nodes of one phase (or of an evaluation) are served by."""
 
     engine: RolloutEngine
-    judge: Judge
+    judge: GroupJudge
     tokenizer: Tokenizer
     sampling: Sampling
     deadline_s: float
@@ -49,9 +55,10 @@ class GroupBinding:
     namespace: Namespace
     episodes: Episodes | None = None
     budget: TurnBudget | None = None
+    steps: int | None = None
 
-    def bind(self, spec: NodeSpec, draw: int) -> dict[str, object]:
-        """A handle per role parameter of the node."""
+    def bind(self, spec: NodeSpec, draw: int, step: int = 0) -> dict[str, object]:
+        """A handle per role parameter of the node, for a draw that was admitted for ``step``."""
         handles: dict[str, object] = {}
         for name, role in spec.roles.items():
             if role.kind == "generate":
@@ -62,12 +69,16 @@ class GroupBinding:
                 handles[name] = self.environment(draw)
             else:
                 assert role.kind == "judge", role.kind
-                handles[name] = self.judge
+                handles[name] = self.judged(step)
         return handles
 
     def generate(self, model: str, draw: int) -> Generate:
         """Completions for one draw."""
         return _Generate(self, model, draw)
+
+    def judged(self, step: int) -> Judge:
+        """The rewards, on the occasion of a step (of an evaluation: the steps done)."""
+        return _Judge(self.judge, Occasion(phase=self.namespace, step=step, steps=self.steps, seed=self.seed))
 
     def tokenize(self, draw: int) -> Tokenize:
         """The tokenizer for one draw."""
@@ -104,6 +115,15 @@ class _Generate:
             deadline_s=b.deadline_s,
         )
         return b.engine.generate(request)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    rewards: GroupJudge
+    occasion: Occasion
+
+    async def judge(self, group: Group) -> Group:
+        return await self.rewards.judge(group, self.occasion)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,13 @@ from stretto.data.tokens import Tokenizer, load_tokenizer
 from stretto.environments.contract import Factory, resolve_environment
 from stretto.environments.episodes import Episodes
 from stretto.environments.judge import RewardJudge
-from stretto.environments.rewards import Reward, resolve_reward
+from stretto.environments.rewards import Reward, Rewards
+from stretto.environments.rewards.resolve import resolve_rewards
 from stretto.errors import ConfigError, DataError
 from stretto.families.facts import OWN_FORWARD, max_positions_of
 from stretto.graph import Graph, Workflow, models_of
-from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, TurnBudget
+from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
+from stretto.runtime.binding import GroupJudge
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.eval_sets import main_sets, own_rewards, warmup_sets
 from stretto.runtime.graphs import main_graph, warmup_graph
@@ -68,8 +70,8 @@ class Job:
     train: Sequence[Prompt]
     held_out: Sequence[Prompt]
     intake: Intake
-    reward: Reward
-    set_rewards: Mapping[str, Reward]
+    rewards: Rewards
+    set_rewards: Mapping[str, Rewards]
     environment: Factory | None = None
 
     @property
@@ -152,7 +154,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         check_weights(model.path)
         _check_family(model.path)
     _check_devices(recipe)
-    reward = given.reward or resolve_reward(recipe.reward.use)
+    rewards = resolve_rewards(recipe.reward, given.reward)
     environment = given.environment
     if recipe.environment is not None and environment is None:
         environment = resolve_environment(recipe.environment.use)
@@ -181,12 +183,13 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         train=train,
         held_out=held_out,
         intake=intake,
-        reward=reward,
+        rewards=rewards,
         set_rewards={key: _named_reward(key, config) for key, config in own_rewards(recipe).items()},
         environment=environment,
     )
     max_len_of(job)
     _check_vocabulary(job)
+    _check_judged(job)
     return job
 
 
@@ -196,8 +199,8 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
     # torch takes seconds to import: only what trains or evaluates pays.
     from stretto.weights.in_process import InProcessSync
 
-    judge = await _open_judge(job, recipe.reward, job.reward, disposer)
-    judges: dict[str, Judge] = {"": judge}
+    judge = await _open_judge(job, recipe.reward, job.rewards, disposer)
+    judges: dict[str, GroupJudge] = {"": judge}
     for key, config in own_rewards(recipe).items():
         judges[key] = await _open_judge(job, config, job.set_rewards[key], disposer)
     episodes: Episodes | None = None
@@ -233,16 +236,16 @@ def _budget(recipe: Recipe) -> TurnBudget | None:
     return TurnBudget(max_turns=e.max_turns, max_total_tokens=e.max_total_tokens, on_length=e.on_length)
 
 
-async def _open_judge(job: Job, config: RewardConfig, reward: Reward, disposer: Disposer) -> RewardJudge:
-    judge = RewardJudge(config, reward, deterministic=job.recipe.schedule.deterministic)
+async def _open_judge(job: Job, config: RewardConfig, rewards: Rewards, disposer: Disposer) -> RewardJudge:
+    judge = RewardJudge(config, rewards, deterministic=job.recipe.schedule.deterministic)
     disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
     await judge.start()
     return judge
 
 
-def _named_reward(key: str, config: RewardConfig) -> Reward:
+def _named_reward(key: str, config: RewardConfig) -> Rewards:
     try:
-        return resolve_reward(config.use)
+        return resolve_rewards(config)
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
 
@@ -255,6 +258,15 @@ def _check_family(path: str) -> None:
         from stretto.families.modules import inspect_family
 
         inspect_family(config)
+
+
+def _check_judged(job: Job) -> None:
+    """The rewards can judge every prompt that they will be given, as far as they can tell before."""
+    if any(role.kind == "judge" for graph in job.graphs for spec in graph.nodes for role in spec.roles.values()):
+        job.rewards.check(job.train)
+    for phase in job.phases:
+        for s in phase.sets:
+            (job.set_rewards[s.judge] if s.judge else job.rewards).check(s.prompts)
 
 
 def _check_devices(recipe: Recipe) -> None:

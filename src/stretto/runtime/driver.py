@@ -98,9 +98,8 @@ class Driver:
         self._record.leave(p.phase, p.step)
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
-        runner = Runner(
-            phase.graph, self._parts.binding(phase.namespace, phase.sampling), phase.prompt_of, self._record
-        )
+        binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps)
+        runner = Runner(phase.graph, binding, phase.prompt_of, self._record)
         pool = Pool(phase.pool, runner.start)
         runner.serve(pool)
         return _Progress(
@@ -163,7 +162,7 @@ class Driver:
         metrics: dict[str, float] = {}
         for eval_set in p.phase.sets:
             with self._clock("time/evaluate_s"):
-                result = await evaluate(self._parts, eval_set)
+                result = await evaluate(self._parts, eval_set, step=p.step, steps=p.phase.steps)
             metrics |= result.metrics
             self._record.evaluation(p.step, result)
         p.metrics, p.evaluated_at = metrics, p.step

@@ -16,7 +16,7 @@ from stretto.environments.judge import GroupDropped
 from stretto.errors import RewardError, nearest
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.parts import Parts
-from stretto.types import Finish, Prompt, Trajectory
+from stretto.types import Finish, Occasion, Prompt, Trajectory
 from stretto.workflows.nodes import rollout
 
 __all__ = ["Attempt", "EvalResult", "Tried", "evaluate"]
@@ -76,14 +76,15 @@ class EvalResult:
         return self.metrics[f"{self.name}/accuracy/low"], self.metrics[f"{self.name}/accuracy/high"]
 
 
-async def evaluate(parts: Parts, eval_set: EvalSet) -> EvalResult:
-    """Evaluate the weights that the engine holds on one set.
+async def evaluate(parts: Parts, eval_set: EvalSet, *, step: int = 0, steps: int | None = None) -> EvalResult:
+    """Evaluate the weights that the engine holds on one set, after ``step`` of ``steps`` steps.
 
     A reward that fails ends it with RewardError, or under the policy ``drop`` leaves the prompt out, counted.
     """
     seed = evaluation_seed(parts.seed, eval_set.name)
     binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed)
     judge = parts.judges[eval_set.judge]
+    occasion = Occasion(phase="evaluation", step=step, steps=steps, seed=parts.seed)
     room = asyncio.Semaphore(max(1, IN_FLIGHT // eval_set.n))
 
     async def attempt(index: int, prompt: Prompt) -> Tried | None:
@@ -95,7 +96,7 @@ async def evaluate(parts: Parts, eval_set: EvalSet) -> EvalResult:
             )
             group = await rollout(prompt, generate, tokens, environment, n=eval_set.n)
             try:
-                judged = await judge.judge(group)
+                judged = await judge.judge(group, occasion)
             except GroupDropped:
                 return None
             return Tried(prompt=prompt, attempts=tuple(_kept(eval_set, prompt, t) for t in judged.attempts))

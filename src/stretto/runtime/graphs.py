@@ -7,7 +7,7 @@ from stretto.config.base import Section
 from stretto.config.recipe import Recipe
 from stretto.config.sections import WarmupConfig
 from stretto.errors import ConfigError, GraphError, nearest
-from stretto.graph import Graph, Workflow, check_models, load_graph, load_workflow
+from stretto.graph import Graph, Workflow, check_models, load_graph, load_workflow, parents
 from stretto.workflows.builtin import WORKFLOWS
 from stretto.workflows.nodes import NODES
 
@@ -19,6 +19,9 @@ MODELS: Mapping[str, frozenset[str]] = {
     "critic": frozenset({"score", "train"}),
 }
 """The Models a recipe provides, with what each may do: the others start from the policy when the main phase begins."""
+
+UNJUDGED = frozenset({"rollout", "demonstrate", "collect", "logprobs", "values"})
+"""Built-in nodes that give no rewards."""
 
 NOT_PASSED = frozenset({"type"})
 """The field of ``algorithm`` that no workflow takes: the choice itself."""
@@ -43,6 +46,7 @@ def main_graph(recipe: Recipe, given: Workflow | None = None) -> Graph:
     found = given or find_workflow(recipe.workflow or recipe.algorithm.type)
     graph = _fill(found, recipe)
     _check_roles(graph)
+    _check_judged(graph)
     return graph
 
 
@@ -102,6 +106,28 @@ def _check_roles(graph: Graph) -> None:
                         ", and a sample's seed depends on draw and place alone, so both would write the same. "
                         "Use one rollout with a larger n, and part its group in a node."
                     )
+
+
+def _check_judged(graph: Graph) -> None:
+    """Advantages are of rewards: what a built-in advantage node reads comes through a node that gives some.
+
+    A node of the user's own may set rewards itself, so only what reads nothing but built-in ones is refused.
+    """
+    nodes = {spec.id: spec for spec in graph.nodes}
+    for spec in graph.nodes:
+        if spec.use not in ("group_relative", "gae"):
+            continue
+        reads, waiting = set[str](), list(parents(spec))
+        while waiting:
+            id = waiting.pop()
+            if id in nodes and id not in reads:
+                reads.add(id)
+                waiting += parents(nodes[id])
+        if all(nodes[id].use in UNJUDGED for id in reads):
+            raise GraphError(
+                f"workflow {graph.name!r}: node {spec.id!r} ({spec.use}) makes advantages of rewards, and nothing it "
+                "reads gives any. Judge the groups before they are collected: scored = score(group)."
+            )
 
 
 def _fields(section: Section) -> dict[str, object]:

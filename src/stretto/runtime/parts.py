@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from stretto.data.seeds import Namespace
 from stretto.data.tokens import Tokenizer
 from stretto.environments.episodes import Episodes
-from stretto.roles import Judge, RolloutEngine, Sampling, TrainBackend, TurnBudget, WeightSync
-from stretto.runtime.binding import GroupBinding
+from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget, WeightSync
+from stretto.runtime.binding import GroupBinding, GroupJudge
 from stretto.runtime.worker import Worker
 from stretto.types import Metrics
 
@@ -21,8 +21,8 @@ class Parts:
     engine: RolloutEngine
     worker: Worker
     sync: WeightSync
-    judge: Judge
-    judges: Mapping[str, Judge]
+    judge: GroupJudge
+    judges: Mapping[str, GroupJudge]
     tokenizer: Tokenizer
     seed: int
     deadline_s: float
@@ -37,8 +37,8 @@ class Parts:
         assert self.worker.backend is not None
         return self.worker.backend
 
-    def binding(self, namespace: Namespace, sampling: Sampling) -> GroupBinding:
-        """What serves per-group nodes whose draws are counted in ``namespace``."""
+    def binding(self, namespace: Namespace, sampling: Sampling, steps: int | None = None) -> GroupBinding:
+        """What serves per-group nodes whose draws are counted in ``namespace``, in a phase of ``steps``."""
         return GroupBinding(
             engine=self.engine,
             judge=self.judge,
@@ -49,6 +49,7 @@ class Parts:
             namespace=namespace,
             episodes=self.episodes,
             budget=self.budget,
+            steps=steps,
         )
 
     async def publish(self, version: int) -> Metrics:

@@ -59,6 +59,8 @@ class _Wave:
     finished: dict[int, Drawn] = field(default_factory=dict[int, Drawn])
     dropped: dict[int, str] = field(default_factory=dict[int, str])
     refills: int = 0
+    moved: dict[int, int] = field(default_factory=dict[int, int])
+    """Draws that came from a later wave, with the step they were admitted for."""
 
     @property
     def running(self) -> int:
@@ -85,6 +87,11 @@ class Pool:
     def step_of(self, draw: int) -> int:
         """The step that a draw which is not yet taken was admitted for."""
         return self._wave_of[draw].step
+
+    def admitted_for(self, draw: int) -> int:
+        """The step that a draw which is not yet taken was first admitted for, also after it has moved to another."""
+        wave = self._wave_of[draw]
+        return wave.moved.get(draw, wave.step)
 
     @property
     def ended(self) -> bool:
@@ -160,6 +167,7 @@ class Pool:
                 "draws": w.draws,
                 "dropped": {str(d): why for d, why in w.dropped.items()},
                 "refills": w.refills,
+                "moved": {str(d): step for d, step in w.moved.items()},
             }
             for w in self._waves.values()
         ]
@@ -179,6 +187,7 @@ class Pool:
             wave = _Wave(step=w["step"], version=w["version"], want=w["want"], refills=w["refills"])
             wave.draws = list(w["draws"])
             wave.dropped = {int(d): why for d, why in w["dropped"].items()}
+            wave.moved = {int(d): step for d, step in w["moved"].items()}
             wave.finished = {d: ready[d] for d in wave.draws if d in ready}
             self._waves[wave.step] = wave
             for draw in wave.draws:
@@ -227,6 +236,7 @@ class Pool:
                 later.draws.remove(draw)
                 later.want -= 1
                 wave.draws.append(draw)
+                wave.moved[draw] = later.moved.pop(draw, later.step)
                 self._wave_of[draw] = wave
                 if draw in later.finished:
                     wave.finished[draw] = later.finished.pop(draw)

@@ -1,9 +1,11 @@
 """Writes what happens into the run store, in the words of its event schema. The only place where runtime values become
 events; it decides nothing."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -24,9 +26,9 @@ from stretto.store import (
     RunStore,
     StepBody,
 )
-from stretto.types import Metric, Metrics, merge_metrics
+from stretto.types import Metric, Metrics, Trajectory, merge_metrics
 
-__all__ = ["Clock", "Recorder", "batch_metrics"]
+__all__ = ["Clock", "Recorder", "batch_metrics", "reward_metrics"]
 
 NUM_EXAMPLES = 64
 """Prompts whose first attempt an evaluation's event keeps: the same each time, to compare before and after."""
@@ -151,7 +153,19 @@ def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
         metrics["reward/mean"] = Metric("mean", sum(rewards), len(rewards))
         metrics["reward/min"] = Metric("min", min(rewards))
         metrics["reward/max"] = Metric("max", max(rewards))
-    return metrics
+    return {**metrics, **reward_metrics(attempts)}
+
+
+def reward_metrics(rows: Sequence[Trajectory]) -> dict[str, Metric]:
+    """The means of every score by its name (``reward/NAME``, unweighted, where it applies) and of what was logged."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        for name, score in row.rewards.items():
+            if score is not None:
+                values.setdefault(f"reward/{name}", []).append(score)
+        for name, numbers in cast("Mapping[str, list[float]]", row.info.get("logged", {})).items():
+            values.setdefault(f"logged/{name}", []).extend(numbers)
+    return {name: Metric("mean", math.fsum(found), len(found)) for name, found in values.items()}
 
 
 def _example(tried: Tried) -> Example:

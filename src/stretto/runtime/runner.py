@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from stretto.environments.judge import GroupDropped
@@ -93,11 +94,14 @@ class Runner:
 
     async def _attempt(self, draw: int, pool: Pool) -> GroupRecord:
         prompt = self._prompt_of(draw)
+        bind = partial(self._binding.bind, draw=draw, step=pool.admitted_for(draw))
         times: list[NodeTime] = []
         drawn: Drawn | None = None
         why: str | None = None
         try:
-            values = await run_group(self._graph, prompt, lambda spec, inputs: self._invoke(spec, inputs, draw, times))
+            values = await run_group(
+                self._graph, prompt, lambda spec, given: self._invoke(spec, given, bind(spec), times)
+            )
             drawn = Drawn(draw=draw, groups={id: check_group(id, values[id], draw) for id in self._boundary})
         except GroupDropped as dropped:
             why = str(dropped)
@@ -107,11 +111,13 @@ class Runner:
         step = pool.step_of(draw)  # now: a draw may have moved to an earlier step while it ran
         return GroupRecord(step=step, draw=draw, uid=prompt.uid, drawn=drawn, why=why, nodes=tuple(times))
 
-    async def _invoke(self, spec: NodeSpec, inputs: Mapping[str, object], draw: int, times: list[NodeTime]) -> object:
+    async def _invoke(
+        self, spec: NodeSpec, inputs: Mapping[str, object], handles: Mapping[str, object], times: list[NodeTime]
+    ) -> object:
         start, begin = time.time(), time.perf_counter()
         state: NodeState = "failed"
         try:
-            value = await call_group_node(self._graph, spec, inputs, self._binding.bind(spec, draw))
+            value = await call_group_node(self._graph, spec, inputs, handles)
             state = "done"
             return value
         except asyncio.CancelledError:

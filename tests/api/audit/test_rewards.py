@@ -9,7 +9,7 @@ from stretto.api.audit.rewards import reward_figures, reward_findings
 from stretto.api.audit.scoring import Scored, Scores
 from stretto.config.recipe import Recipe
 from stretto.data.tokens import builtin_tokenizer
-from stretto.environments.rewards import exact_match
+from stretto.environments.rewards.builtin import BUILTIN
 from stretto.types import Prompt
 
 TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=12).filter(str.strip)
@@ -40,7 +40,7 @@ def scores_of(prompts: list[Prompt], reward, max_tokens: int = 16) -> Scores:
 @given(pairs=st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=12), max_tokens=st.integers(1, 20))
 @settings(deadline=None, max_examples=150)
 def test_exact_match_is_never_a_problem(pairs, max_tokens):
-    scores = scores_of(prompts_of(pairs), exact_match, max_tokens)
+    scores = scores_of(prompts_of(pairs), BUILTIN["exact_match"](), max_tokens)
     assert [f for f in reward_findings(scores, RECIPE) if f.severity != "note"] == []
     rows = {row.kind: row for row in reward_figures("exact_match", scores, RECIPE, len(pairs)).rows}
     assert rows["gold"].full == rows["gold"].scored == len(pairs)

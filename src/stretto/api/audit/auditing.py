@@ -12,7 +12,6 @@ from stretto.api.audit.sampling import sample_groups
 from stretto.api.audit.scoring import score_answers
 from stretto.api.host import host
 from stretto.config.recipe import Recipe
-from stretto.environments.rewards import reward_name
 from stretto.errors import ConfigError, Interrupted
 from stretto.graph import Graph
 from stretto.runtime.build import Given, Job, prepare
@@ -127,7 +126,7 @@ async def _look_at_reward(
 
 def _name_of(job: Job) -> str:
     use = job.recipe.reward.use
-    return use if not use.startswith("python:") else reward_name(job.reward)
+    return job.rewards.name if use is None or use.startswith("python:") else use
 
 
 def _first_prompts(job: Job, most: int) -> list[Prompt]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from stretto.api.audit.scoring import Fault, fault_of
 from stretto.errors import ConfigError, RewardError
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
-from stretto.roles import Completion, Judge, Request, RolloutEngine
-from stretto.runtime.binding import GroupBinding
+from stretto.roles import Completion, Request, RolloutEngine
+from stretto.runtime.binding import GroupBinding, GroupJudge
 from stretto.runtime.build import Given, Job, open_parts
 from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.graphs import main_graph
-from stretto.types import Group
+from stretto.types import Group, Occasion
 
 __all__ = ["Sampled", "sample_groups"]
 
@@ -72,12 +72,12 @@ class _WatchedEngine:
 
 @dataclass(frozen=True, slots=True)
 class _WatchedJudge:
-    judge_: Judge
+    judge_: GroupJudge
     watch: _Watch
 
-    async def judge(self, group: Group) -> Group:
+    async def judge(self, group: Group, occasion: Occasion) -> Group:
         start = time.perf_counter()
-        judged = await self.judge_.judge(group)
+        judged = await self.judge_.judge(group, occasion)
         self.watch.judged_s.append(time.perf_counter() - start)
         return judged
 
@@ -98,7 +98,7 @@ async def sample_groups(job: Job, given: Given, *, prompts: int, samples: int | 
     async with Disposer() as disposer:
         parts = await open_parts(replace(job, recipe=recipe.model_copy(update=update)), disposer)
         await parts.publish(0)
-        plain = parts.binding(phase.namespace, phase.sampling)
+        plain = parts.binding(phase.namespace, phase.sampling, phase.steps)
         watch = _Watch()
         binding = replace(plain, engine=_WatchedEngine(plain.engine, watch), judge=_WatchedJudge(plain.judge, watch))
         return await _waves(job, graph, binding, watch, min(prompts, len(job.train)), budget_s)

@@ -103,7 +103,7 @@ async def _judges(
 
 async def _open(config: RewardConfig, workers: int, job: Job, disposer: Disposer) -> RewardJudge:
     own = config.model_copy(update={"on_error": "fail", "workers": workers})
-    judge = RewardJudge(own, job.reward)
+    judge = RewardJudge(own, job.rewards)
     disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
     await judge.start()
     return judge

@@ -71,10 +71,7 @@ def _import(use: str) -> object:
     try:
         module = import_named(module_name)
     except ImportError as error:
-        raise ConfigError(
-            f"prompts.use={use}: the module {module_name} cannot be imported ({error}). "
-            "Check the name, and that its folder is on PYTHONPATH."
-        ) from error
+        raise ConfigError(f"prompts.use={use}: {error}") from error
     if not hasattr(module, name):
         public = [known for known in vars(module) if not known.startswith("_")]
         raise ConfigError(f"prompts.use={use}: the module {module_name} has no {name!r}.{nearest(name, public)}")

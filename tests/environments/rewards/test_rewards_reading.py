@@ -11,26 +11,52 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.environments.rewards import (
-    Fault,
-    call_reward,
-    exact_match,
-    read_values,
-    resolve_reward,
-    reward_name,
-    settle,
-    total,
-)
+from stretto.environments.faults import Fault
+from stretto.environments.rewards import Part, Rewards, bind, reward_name
+from stretto.environments.rewards.builtin import BUILTIN
+from stretto.environments.rewards.calling import Calls, call_rewards, read_answer, settle
+from stretto.environments.rewards.contract import Signature
+from stretto.environments.rewards.resolve import resolve_reward
 from stretto.errors import ConfigError
+from stretto.types import Occasion
+
+EXACT = BUILTIN["exact_match"]()
+
+
+def call(reward, group, settled=False):
+    """What the reward gives for each sibling, or the Fault; awaited if ``settled``."""
+    rewards = Rewards(parts=(bind(reward),))
+    called = call_rewards(rewards, group, Occasion())
+    if settled and not isinstance(called, Fault):
+        called = asyncio.run(settle(rewards, called, group))
+    return called if isinstance(called, Fault) else called[0].values
+
+
+def named(name):
+    """Rewards of one part, whose values are given rather than called for."""
+    signature = Signature(form="trajectory", names=frozenset({"prompt", "trajectory"}), plain=True)
+    return Rewards(parts=(Part(name=name, function=print, signature=signature),))
+
+
+def read(values, group):
+    """The scores in ``values`` by the name "r", or the Fault."""
+    rewards = named("r")
+    part = rewards.parts[0]
+    answer = read_answer(rewards, [Calls(part=part, whole=False, values=values, contexts=[])], group)
+    return answer if isinstance(answer, Fault) else answer.rows
+
+
+def total(scores):
+    return named("r").total(scores)
 
 
 def test_exact_match_strips_and_reads_answers_that_are_no_strings(make_group):
     group = make_group(texts=("12", " 12\n", "012", ""), answer=12)
-    assert call_reward(exact_match, group) == [1.0, 1.0, 0.0, 0.0]
+    assert call(EXACT, group) == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_exact_match_without_an_answer_is_a_failure_not_a_zero(make_group):  # pitfall 2
-    fault = call_reward(exact_match, make_group())
+    fault = call(EXACT, make_group())
     assert isinstance(fault, Fault)
     assert fault.cause == (
         "the prompt 'p0' has no answer to match. Give every prompt an answer, or use another reward."
@@ -50,7 +76,7 @@ def test_exact_match_without_an_answer_is_a_failure_not_a_zero(make_group):  # p
     ],
 )
 def test_numbers(make_group, value, scores, reward):
-    rows = read_values("r", [value], make_group(texts=("x",)))
+    rows = read([value], make_group(texts=("x",)))
     assert rows == [scores]
     assert all(s is None or type(s) is float for s in rows[0].values())
     assert total(rows[0]) == reward
@@ -74,7 +100,7 @@ def test_numbers(make_group, value, scores, reward):
     ],
 )
 def test_what_is_no_number_is_a_failure(make_group, value, cause):  # pitfall 2
-    fault = read_values("r", [1.0, value], make_group())
+    fault = read([1.0, value], make_group())
     assert isinstance(fault, Fault)
     assert cause in fault.cause
     assert fault.sample == 1
@@ -85,7 +111,7 @@ def test_a_value_that_raises_when_it_is_looked_at_is_a_failure(make_group):
         def __repr__(self):
             raise KeyError("no")
 
-    fault = read_values("r", [Spiteful()], make_group(texts=("x",)))
+    fault = read([Spiteful()], make_group(texts=("x",)))
     assert isinstance(fault, Fault)
     assert "KeyError: 'no'" in fault.cause
 
@@ -101,10 +127,10 @@ def test_a_failure_names_the_error_the_line_and_the_sibling(make_group):
     def reward(prompt, trajectory):
         return 1 / 0 if trajectory.text == "b" else 1.0
 
-    fault = call_reward(reward, make_group())
+    fault = call(reward, make_group())
     assert isinstance(fault, Fault)
     assert fault.cause.startswith("ZeroDivisionError: division by zero (")
-    assert "test_rewards.py:" in fault.cause
+    assert "test_rewards_reading.py:" in fault.cause
     assert fault.sample == 1
     assert "1 / 0" in fault.traceback
 
@@ -113,7 +139,7 @@ def test_leaving_the_process_is_a_failure(make_group):
     def reward(prompt, trajectory):
         raise SystemExit(0)
 
-    assert "SystemExit" in call_reward(reward, make_group()).cause
+    assert "SystemExit" in call(reward, make_group()).cause
 
 
 def test_async_rewards_wait_at_the_same_time_and_keep_their_order(make_group):
@@ -128,7 +154,7 @@ def test_async_rewards_wait_at_the_same_time_and_keep_their_order(make_group):
         return float(ord(trajectory.text))
 
     group = make_group(texts=("c", "a", "b"))
-    assert asyncio.run(settle(call_reward(reward, group), group)) == [99.0, 97.0, 98.0]
+    assert call(reward, group, settled=True) == [99.0, 97.0, 98.0]
 
 
 def test_of_several_async_failures_the_first_sibling_is_told(make_group):
@@ -137,7 +163,7 @@ def test_of_several_async_failures_the_first_sibling_is_told(make_group):
         raise ValueError(trajectory.text)
 
     group = make_group(texts=("b", "a"))
-    fault = asyncio.run(settle(call_reward(reward, group), group))
+    fault = call(reward, group, settled=True)
     assert fault.sample == 0
     assert fault.cause.startswith("ValueError: b")
 
@@ -145,14 +171,18 @@ def test_of_several_async_failures_the_first_sibling_is_told(make_group):
 def test_rewards_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "my_rewards_for_test.py").write_text("LIMIT = 3\ndef shout(prompt, trajectory):\n    return 1.0\n")
     (tmp_path / "my_broken_rewards.py").write_text("import not_there_at_all\n")
+    (tmp_path / "my_unclosed_rewards.py").write_text("LIMIT = 3\ndef shout(\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert resolve_reward("exact_match") is exact_match
+    assert resolve_reward("exact_match") == EXACT
     assert reward_name(resolve_reward("my_rewards_for_test:shout")) == "shout"
     for use, message in {
         "exact_mach": "no built-in reward and not module:function. Did you mean 'exact_match'",
         "my_rewards_for_test:shuot": "has no 'shuot'. Did you mean 'shout'",
         "my_rewards_for_test:LIMIT": "is a int, not a function",
-        "my_broken_rewards:x": "cannot be imported .ModuleNotFoundError: No module named 'not_there_at_all'",
+        "my_broken_rewards:x": r"cannot be imported .ModuleNotFoundError: No module named 'not_there_at_all'; "
+        r".*my_broken_rewards\.py, line 1.\. Install what it imports",
+        "my_unwritten_rewards:x": "there is no module 'my_unwritten_rewards'. Check the name",
+        "my_unclosed_rewards:x": r"was never closed; .*my_unclosed_rewards\.py, line 2.\. Mend it there",
         "python:mine": "was passed to stretto.train, and it cannot be found by name",
     }.items():
         with pytest.raises(ConfigError, match=message):
@@ -164,6 +194,6 @@ def test_names_of_rewards():
         def __call__(self, prompt, trajectory):
             return 1.0
 
-    assert reward_name(exact_match) == "exact_match"
-    assert reward_name(partial(partial(exact_match))) == "exact_match"
+    assert reward_name(total) == "total"
+    assert reward_name(partial(partial(total))) == "total"
     assert reward_name(Judge()) == "Judge"
