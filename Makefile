@@ -8,7 +8,7 @@ STAMP := $(VENV)/.stretto-installed
 # Threads are set where they are used; this keeps libraries in test processes from spinning on each other's cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup quickstart seeds test test-all lint docs bench-driver bench-step bench-trl clean
+.PHONY: help setup quickstart seeds test test-all lint reference docs docs-serve bench-driver bench-step bench-trl clean
 
 help:
 	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
@@ -16,7 +16,9 @@ help:
 	@echo "make test-all      the same with the long tests"
 	@echo "make setup         only make .venv with the pinned packages"
 	@echo "make seeds         train the quickstart with seeds 0, 1, 2 and print the table"
-	@echo "make docs          write the generated pages of docs/"
+	@echo "make docs          build the documentation into site/; open site/index.html, no network needed"
+	@echo "make docs-serve    the same on http://127.0.0.1:8000, built again with every change"
+	@echo "make reference     write the pages of docs/ that are made from code"
 	@echo "make bench-driver  CPU time of the driver's loop without a model"
 	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm: the larger model)"
 	@echo "make bench-step    where the CPU time of a quickstart step goes"
@@ -50,8 +52,15 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest -n 2
 
-docs: setup
-	$(BIN)/python -m stretto.config.reference > docs/configuration.md
+reference: setup
+	$(BIN)/python docs/making/write.py
+
+docs: reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo 'open site/index.html'
+
+docs-serve: reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
 bench-driver: setup
 	$(BIN)/python benchmarks/driver.py

@@ -389,7 +389,10 @@ class Score(Protocol):
         ...
 
     def score(self, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
-        """As ``TrainBackend.score``."""
+        """Columns named as wanted (``frozenset({"logprobs"})``): per token, float32, 0 where the mask is 0.
+
+        Log-probs and entropy are at each row's temperature.
+        """
         ...
 
 

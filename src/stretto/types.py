@@ -94,14 +94,15 @@ class Span:
 class Trajectory:
     """One attempt at a prompt.
 
-    token_ids_T: prompt and completion, int32. mask_T: 1 where the policy wrote the token, uint8. logprobs_T: float32
-    log-prob of each written token under the distribution it was sampled from, 0 where ``mask_T`` is 0 (and everywhere
-    for demonstrations). ``versions`` covers the masked tokens in order. ``reward`` is None until it has been judged.
-    Where a stop string ended it, that is ``info["stop"]``: its tokens are in the row, and ``text`` ends before it.
+    ``token_ids_T``: prompt and completion, int32. ``mask_T``: 1 where the policy wrote the token, uint8.
+    ``logprobs_T``: float32 log-prob of each written token under the distribution it was sampled from, 0 where
+    ``mask_T`` is 0 (and everywhere for demonstrations). ``versions``: which weights wrote the masked tokens, in order.
+    ``text``: the policy's last completion. ``reward``: None until it has been judged.
 
-    ``text`` is the policy's last completion. With an environment, ``info`` has ``turns``, all that was said after the
-    prompt; ``truncated``, whether a budget ended it; and ``environment``, its score. An attempt whose chat template
-    rewrote the past has several parts (``key.part``); the last one has the whole conversation.
+    Where a stop string ended it, that is ``info["stop"]``: its tokens are in the row, and ``text`` ends before it. With
+    an environment, ``info`` has ``turns``, all that was said after the prompt; ``truncated``, whether a budget ended
+    it; and ``environment``, its score. An attempt whose chat template rewrote the past has several parts
+    (``key.part``); the last one has the whole conversation.
     """
 
     key: Key

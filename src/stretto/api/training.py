@@ -74,11 +74,13 @@ def train(
     file. ``prompts``: strings, dicts with ``prompt`` and ``answer``, Prompts or a ``datasets.Dataset``; or a section,
     in which ``use`` may be such an object: ``{"use": rows, "prompt": "question"}``. ``reward``: a function
     ``(prompt, trajectory) -> float`` (or its name, or a section). ``model``: a folder or built-in name. ``held_out``:
-    the share of the prompts that is kept for evaluation (of given ones none by default). Everything else is a section
-    of a recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``; ``environment`` may
-    be a class with ``start()`` and ``reply(text)``, or a section whose ``use`` is one. No ``__main__`` guard is needed.
-    ``progress``: show on standard output how it goes, as the command line does (None: on a terminal or in a notebook);
-    ``observer`` gets every event.
+    the share of the prompts that is kept for evaluation (of given ones none by default). ``observer``: a function that
+    gets every event. ``progress``: show on standard output how it goes, as the command line does (None: on a terminal
+    or in a notebook). ``sections``: everything else, a section of a recipe or a key of it:
+    ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``; ``environment`` may be a class with ``start()``
+    and ``reply(text)``, or a section whose ``use`` is one.
+
+    No ``__main__`` guard is needed.
 
     Example::
 

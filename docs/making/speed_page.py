@@ -1,0 +1,92 @@
+"""The page about speed: tables from the files that benchmarks leave in ``benchmarks/results``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+HEAD = """# How fast it is
+
+Every figure here comes from a file in `benchmarks/results`, which a command wrote; this page is made from those files.
+
+## Beside TRL
+
+`make bench-trl` installs TRL 1.16 in an environment of its own, then runs GRPO in both, in turns, in one go: the same
+weights, prompts, precision (float32), loss, optimizer and learning rate, 8 prompts x 8 attempts a step, one thread
+each. `make bench-trl MODEL=smollm` does the same with SmolLM2-135M.
+
+"""
+
+NONE = "No result has been recorded here yet; the command prints the table and writes the file.\n\n"
+
+COLUMNS = {
+    "step_cpu_s": "CPU s a step",
+    "generate_cpu_s": "of it generating",
+    "train_cpu_s": "of it training",
+    "tokens": "tokens a step",
+    "peak_mb": "peak memory, MB",
+    "first_step_s": "s to first step",
+    "first_step_cpu_s": "CPU s to first step",
+}
+
+READING = """\
+CPU seconds are medians over the steps, the first ones left out. The ratio is Stretto's over TRL's: below 1, Stretto is
+faster. "s to first step" is wall time from the start of the process to the end of its first step. Forced 32: every
+completion is exactly 32 tokens long. Tokens differ a little at natural stops, since each side samples its own.
+
+"""
+
+WHO = {"stretto": "Stretto", "trl": "TRL", "ratio": "**ratio**", "start": "before"}
+
+
+def speed_page() -> str:
+    """The page, with a table for each result that is there."""
+    text, found = HEAD, False
+    for name in ("trl-tiny", "trl-smollm"):
+        file = RESULTS / f"{name}.json"
+        if file.exists():
+            found = True
+            record = json.loads(file.read_text(encoding="utf-8"))
+            text += _speed(record["result"]["speed"]) + f"On {record['machine']}.\n\n"
+            text += _accuracy(record["result"]["accuracy"]) if record["result"]["accuracy"] else ""
+    text += READING if found else NONE
+    return text + _seeds()
+
+
+def _speed(rows: list[dict[str, Any]]) -> str:
+    lines = [f"| | | {' | '.join(COLUMNS.values())} |", "|" + "---|" * (len(COLUMNS) + 2)]
+    for row in rows:
+        shown = [f"**{_number(row[key])}**" if row["who"] == "ratio" else _number(row[key]) for key in COLUMNS]
+        case = row["case"] if row is rows[0] or row["case"] != rows[rows.index(row) - 1]["case"] else ""
+        lines.append(f"| {case} | {WHO[row['who']]} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n\n"
+
+
+def _accuracy(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "Greedy accuracy on held-out problems after equal samples, three seeds:",
+        "",
+        "| | mean | lowest | highest |",
+    ]
+    lines.append("|---|---|---|---|")
+    lines += [f"| {WHO[r['who']]} | {' | '.join(f'{r[k]:.1%}' for k in ('mean', 'lowest', 'highest'))} |" for r in rows]
+    return "\n".join(lines) + "\n\n"
+
+
+def _seeds() -> str:
+    record = json.loads((RESULTS / "seeds.json").read_text(encoding="utf-8"))
+    lines = [
+        "## The quickstart",
+        "",
+        "`make seeds`: greedy accuracy on held-out problems, and the whole time of a run.",
+    ]
+    lines += ["", "| seed | after warm-up | after GRPO | gain, points | CPU time, s |", "|---|---|---|---|---|"]
+    for row in record["result"]:
+        figures = f"{row['before']:.1f} % | {row['after']:.1f} % | {row['gain']:+.1f} | {row['cpu_s']:.0f}"
+        lines.append(f"| {row['seed']} | {figures} |")
+    return "\n".join(lines) + f"\n\nOn {record['machine']}.\n"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
