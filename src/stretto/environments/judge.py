@@ -175,9 +175,9 @@ class RewardJudge:
 
     def _with_rewards(self, group: Group, shown: Group, answer: Answer) -> Group:
         """``group`` with what ``shown``, the last part of every attempt, was given; notes are kept with that part."""
-        total, notes = self._rewards.total, answer.notes or [None] * len(answer.rows)
+        total = self._rewards.total
         of = {(t.key.sample, t.key.model): scores for t, scores in zip(shown.trajectories, answer.rows, strict=True)}
-        noted = {t.key: note for t, note in zip(shown.trajectories, notes, strict=True)}
+        noted = {t.key: note for t, note in zip(shown.trajectories, answer.notes, strict=True)} if answer.notes else {}
         judged = tuple(
             t.judged(scores := of[t.key.sample, t.key.model], total(scores), noted.get(t.key))
             for t in group.trajectories
