@@ -78,6 +78,24 @@ def test_own_loop(tmp_path):
     assert json.loads((tmp_path / "policy" / "config.json").read_text())["model_type"] == "llama"
 
 
+def test_trl_user(tmp_path):
+    run_example("trl_user", tmp_path)
+    run = RunView(tmp_path / "runs" / "trl-user")
+    assert rewards(run)[0] < 0.2 and sum(rewards(run)[-5:]) / 5 > 0.3
+    judged = run.groups()[-1].group.trajectories[0]
+    letter = run.groups()[-1].group.prompt.data["letter"]
+    assert judged.reward == pytest.approx(judged.text.count(letter) / 8 + 0.1 * (" " not in judged.text))
+
+
+def test_verl_user(tmp_path):
+    run_example("verl_user", tmp_path)
+    run = RunView(tmp_path / "runs" / "verl-user")
+    assert rewards(run)[0] < 0.1 and sum(rewards(run)[-5:]) / 5 > 0.2
+    data = run.groups()[0].group.prompt.data
+    assert data["data_source"] == "letters" and data["extra_info"]["split"] == "train"
+    assert len(run.history("logged/spaces")) == 40
+
+
 def test_own_data(tmp_path):
     run_example("own_data", tmp_path)
     taught, rewarded = RunView(tmp_path / "runs" / "sft"), RunView(tmp_path / "runs" / "grpo")
