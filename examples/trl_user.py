@@ -19,7 +19,7 @@ def no_spaces(prompts, completions, **kwargs):
     return [0.0 if " " in text else 1.0 for text in completions]
 
 
-# --- what was GRPOConfig and GRPOTrainer -------------------------------------------------------------------------------
+# --- what was GRPOConfig and GRPOTrainer ------------------------------------------------------------------------------
 
 
 def both(completions, letter, **kwargs):
