@@ -58,16 +58,52 @@ def _named(doc: FieldDoc) -> str:
 def _sections(model: SectionType, prefix: str) -> Iterator[str]:
     for name, field in model.model_fields.items():
         sections = sections_of(field)
+        home = _HOMES.get(sections, f"{prefix}{name}")
+        own_defaults = any(filled_by(field, section) for section in sections)
+        if home.count(".") < prefix.count(".") and not own_defaults:  # described in its own place
+            yield _same(f"{prefix}{name}", home, sections)
+            continue
         for section in sections:
-            kind = f", type {variant_of(section)}" if variant_of(section) else ""
             docs = field_docs(section, f"{prefix}{name}.", filled_by(field, section))
-            yield _section(f"`{prefix}{name}`{kind}", f"{prefix}{name}.", section, docs)
+            yield _section(_title(f"{prefix}{name}", section), f"{prefix}{name}.", section, docs)
             yield from _sections(section, f"{prefix}{name}.")
         by_name = section_by_name(field)
         if by_name is not None:
-            inner = f"{prefix}{name}.NAME."
-            yield _section(f"`{inner.rstrip('.')}`", inner, by_name, field_docs(by_name, inner))
-            yield from _sections(by_name, inner)
+            inner = f"{prefix}{name}.NAME"
+            if _HOMES[by_name,].count(".") < inner.count("."):
+                yield _same(inner, _HOMES[by_name,], (by_name,))
+                continue
+            yield _section(f"`{inner}`", f"{inner}.", by_name, field_docs(by_name, f"{inner}."))
+            yield from _sections(by_name, f"{inner}.")
+
+
+def _homes(model: SectionType, prefix: str = "") -> dict[tuple[SectionType, ...], str]:
+    """The shortest key of every section, or choice of sections: the place where the page describes it."""
+    homes: dict[tuple[SectionType, ...], str] = {}
+    for name, field in model.model_fields.items():
+        sections, by_name = sections_of(field), section_by_name(field)
+        found = {sections: f"{prefix}{name}"} if sections else {}
+        for section in sections:
+            found |= _homes(section, f"{prefix}{name}.")
+        if by_name is not None:
+            found |= {(by_name,): f"{prefix}{name}.NAME", **_homes(by_name, f"{prefix}{name}.NAME.")}
+        for key, home in found.items():
+            if key not in homes or home.count(".") < homes[key].count("."):
+                homes[key] = home
+    return homes
+
+
+_HOMES = _homes(Recipe)
+
+
+def _same(key: str, home: str, sections: tuple[SectionType, ...]) -> str:
+    """Where the keys of a section stand that has been described under another key."""
+    anchor = "".join(c for c in _title(home, sections[0]).lower().replace(" ", "-") if c.isalnum() or c in "-_")
+    return f"## `{key}`\n\nThe keys of [`{home}`](#{anchor}), with values of its own.\n"
+
+
+def _title(key: str, section: SectionType) -> str:
+    return f"`{key}`, type {variant_of(section)}" if variant_of(section) else f"`{key}`"
 
 
 def _section(title: str, prefix: str, model: SectionType, docs: Iterable[FieldDoc]) -> str:
