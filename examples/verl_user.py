@@ -24,7 +24,7 @@ rows = [
 pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), "train.parquet")
 
 
-# --- what verl calls custom_reward_function -----------------------------------------------------------------------------
+# --- what verl calls custom_reward_function ---------------------------------------------------------------------------
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
