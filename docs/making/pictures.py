@@ -8,6 +8,7 @@ ENGINE, LEARNER, WINDOW = BLUE, GREEN, ORANGE
 def concept_pictures() -> dict[str, str]:
     """Every picture by its file's name."""
     sheets = {
+        "start": start(),
         "run": run(),
         "threads": threads(),
         "trajectory": trajectory(),
@@ -18,6 +19,33 @@ def concept_pictures() -> dict[str, str]:
         "rewards": rewards(),
     }
     return {f"{name}.svg": sheet.svg() for name, sheet in sheets.items()}
+
+
+def start() -> Sheet:
+    """From a recipe to a run."""
+    sheet = Sheet(860, 392, "From a recipe to a run: checked, resolved, opened, driven, recorded")
+    rows = [
+        ("recipe|YAML, Python", "what you say", "config/", GREY),
+        ("graphs, prompts, reward|resolved", "nothing has started", "graph/ workflows/ data/", GREY),
+        ("parts|opened", "reward processes, learner, engine", "environments/ backends/ engines/", ENGINE),
+        ("driver|the loop", "admit, roll out, train, publish", "runtime/", LEARNER),
+        ("runs/NAME|the record", "all that is shown or resumed", "store/", WINDOW),
+    ]
+    checks = [
+        "every key is checked",
+        "every edge is checked; stretto check stops here",
+        "closed in reverse on every way out",
+    ]
+    for place, (name, what, where, fill) in enumerate(rows):
+        y = 20 + 74 * place
+        sheet.box(20, y, (220, 52), name, fill)
+        sheet.text(270, y + 31, what)
+        sheet.text(560, y + 31, where, "mono")
+        if place:
+            sheet.arrow((130, y - 22), (130, y))
+        if 0 < place <= len(checks):
+            sheet.text(144, y - 6, checks[place - 1], "soft")
+    return sheet
 
 
 def run() -> Sheet:
