@@ -21,18 +21,15 @@ def no_spaces(prompts, completions, **kwargs):
 
 # --- what was GRPOConfig and GRPOTrainer ------------------------------------------------------------------------------
 
-
-def both(completions, letter, **kwargs):
-    """reward_weights=[1.0, 0.1]"""
-    first = repeats_the_letter(completions, letter)
-    second = no_spaces(None, completions)
-    return [a + 0.1 * b for a, b in zip(first, second, strict=True)]
-
-
 run = stretto.train(
     "grpo",
     prompts=dataset,
-    reward=both,
+    reward={  # reward_funcs and reward_weights
+        "parts": {
+            "letter": {"use": repeats_the_letter, "weight": 1.0},
+            "no_spaces": {"use": no_spaces, "weight": 0.1},
+        }
+    },
     steps=40,  # max_steps
     sampling={"n": 8, "max_tokens": 8},  # num_generations, max_completion_length
     schedule={"groups_per_step": 5},  # prompts of a step

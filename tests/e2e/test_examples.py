@@ -84,7 +84,8 @@ def test_trl_user(tmp_path):
     assert rewards(run)[0] < 0.2 and sum(rewards(run)[-5:]) / 5 > 0.3
     judged = run.groups()[-1].group.trajectories[0]
     letter = run.groups()[-1].group.prompt.data["letter"]
-    assert judged.reward == pytest.approx(judged.text.count(letter) / 8 + 0.1 * (" " not in judged.text))
+    assert judged.rewards == {"letter": judged.text.count(letter) / 8, "no_spaces": float(" " not in judged.text)}
+    assert judged.reward == pytest.approx(judged.rewards["letter"] + 0.1 * judged.rewards["no_spaces"])
 
 
 def test_verl_user(tmp_path):

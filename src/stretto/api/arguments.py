@@ -4,7 +4,7 @@ Owns what ``stretto.train`` and ``stretto.session`` take. It runs nothing.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -15,7 +15,7 @@ from stretto.config.merging import merge
 from stretto.config.reading import SUFFIXES, has_key, read_layers
 from stretto.config.recipe import Recipe
 from stretto.environments.contract import Factory
-from stretto.environments.rewards import Reward
+from stretto.environments.rewards import Reward, reward_name
 from stretto.errors import ConfigError
 from stretto.graph import Workflow
 from stretto.recipes import FOLDER, packaged
@@ -23,11 +23,11 @@ from stretto.runtime.build import Given
 from stretto.types import Prompt
 from stretto.workflows.builtin import WORKFLOWS
 
-__all__ = ["Asked", "PromptsLike", "RewardLike", "What", "ask", "given_prompts", "with_model"]
+__all__ = ["Asked", "PromptsLike", "RewardLike", "What", "ask", "given_prompts", "given_reward", "with_model"]
 
 What: TypeAlias = str | Workflow | Recipe | Mapping[str, object]
 PromptsLike: TypeAlias = Iterable[str | Mapping[str, object] | Prompt] | Callable[[], Iterable[object]]
-RewardLike: TypeAlias = Reward | str | Mapping[str, object]
+RewardLike: TypeAlias = Reward | str | Sequence[Reward] | Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ def ask(
     given = Given(
         workflow=what if isinstance(what, Workflow) else None,
         prompts=given_prompts(prompts),
-        reward=reward if callable(reward) else None,
+        reward=given_reward(reward),
         environment=cast("Factory", opponent) if callable(opponent) else None,
     )
     tree = _begun(what)
@@ -134,14 +134,56 @@ def _hint(what: What) -> str:
     return "run"
 
 
-def _reward_section(reward: RewardLike, before: object) -> Mapping[str, object]:
-    """The section that names the reward; other keys of it stay."""
-    if isinstance(reward, Mapping):
+def given_reward(reward: RewardLike | None) -> Reward | Mapping[str, Reward] | None:
+    """The functions in what was given as reward: the one, or by part the several of a list or of ``parts``.
+
+    In a section ``use`` may be the function itself, also within ``parts``.
+    """
+    if callable(reward):
         return reward
-    kept = dict(before) if isinstance(before, Mapping) else {}
-    kept.pop("with", None)
-    kept.pop("parts", None)
-    return {**kept, "use": reward if isinstance(reward, str) else _named(reward)}
+    if isinstance(reward, Mapping) and callable(use := reward.get("use")):
+        return cast("Reward", use)
+    parts = {name: part["use"] for name, part in _parts(reward).items() if callable(part.get("use"))}
+    return cast("Mapping[str, Reward]", parts) or None
+
+
+def _parts(reward: object) -> dict[str, Mapping[str, object]]:
+    """The parts of a list of functions, by their names, or of a section that has ``parts``."""
+    if isinstance(reward, Mapping):
+        parts = reward.get("parts")
+        found = cast("Mapping[str, object]", parts) if isinstance(parts, Mapping) else {}
+        return {name: part for name, part in found.items() if isinstance(part, Mapping)}
+    if isinstance(reward, str) or not isinstance(reward, Sequence):
+        return {}
+    named: dict[str, Mapping[str, object]] = {}
+    for use in cast("Sequence[Reward | str]", reward):
+        name = use if isinstance(use, str) else reward_name(use)
+        if name in named:
+            raise ConfigError(
+                f"reward=[...] has two rewards called {name!r}, and each is recorded under its name. Give them names: "
+                'reward={"parts": {"first": {"use": f}, "second": {"use": g}}}.'
+            )
+        named[name] = {"use": use}
+    return named
+
+
+def _reward_section(reward: RewardLike, before: object) -> Mapping[str, object]:
+    """The section that names the reward; other keys of it stay, unless a section was given."""
+    kept: dict[str, object] = dict(before) if isinstance(before, Mapping) and not isinstance(reward, Mapping) else {}
+    for key in ("use", "with", "parts"):
+        kept.pop(key, None)
+    if isinstance(reward, str) or callable(reward):
+        return {**kept, "use": _name_for(reward)}
+    if isinstance(reward, Mapping):
+        kept = {key: _name_for(value) if key == "use" else value for key, value in reward.items()}
+    parts = {name: {**part, "use": _name_for(part.get("use"))} for name, part in _parts(reward).items()}
+    if isinstance(reward, Mapping):
+        return {**kept, "parts": {**cast("Mapping[str, object]", reward["parts"]), **parts}} if parts else kept
+    return {**kept, "parts": parts}
+
+
+def _name_for(use: object) -> object:
+    return _named(use) if callable(use) else use
 
 
 def _environment_section(environment: object) -> object:

@@ -13,6 +13,7 @@ from stretto.config.load import recipe_from_mapping
 from stretto.config.overrides import apply_overrides, apply_resume_overrides, parse_overrides
 from stretto.config.prompts import PythonPrompts
 from stretto.config.recipe import Recipe
+from stretto.config.rewards import RewardConfig
 from stretto.data.locations import BUILTIN_PREFIX, is_hub_id
 from stretto.errors import ConfigError, ResumeError
 from stretto.runtime.attempt import attempt, evaluate_only
@@ -160,11 +161,16 @@ def _python_only(recipe: Recipe) -> list[str]:
     """Which of workflow, reward, environment and prompts exist only in the Python that made the run."""
     lives = {
         "workflow": (recipe.workflow or "").startswith("python:"),
-        "reward": (recipe.reward.use or "").startswith("python:"),
+        "reward": any(use.startswith("python:") for use in _uses(recipe.reward)),
         "environment": recipe.environment is not None and recipe.environment.use.startswith("python:"),
         "prompts": isinstance(recipe.prompts, PythonPrompts) and recipe.prompts.use is None,
     }
     return [key for key, only in lives.items() if only]
+
+
+def _uses(reward: RewardConfig) -> list[str]:
+    """What the reward section names: one reward, or those of its parts."""
+    return [part.use for part in reward.parts.values()] if reward.parts is not None else [reward.use or ""]
 
 
 def _check_given(name: str, recipe: Recipe, given: Given) -> None:

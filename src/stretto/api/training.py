@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from stretto.api.arguments import PromptsLike, RewardLike, What, ask, given_prompts, with_model
+from stretto.api.arguments import PromptsLike, RewardLike, What, ask, given_prompts, given_reward, with_model
 from stretto.api.progress import shown
 from stretto.api.runs import resume as resume_run
 from stretto.api.runs import start
 from stretto.environments.contract import Factory
-from stretto.environments.rewards import Reward
 from stretto.graph import Workflow
 from stretto.runtime.build import Given
 from stretto.store import Evaluation, Event, RunView, find_run
@@ -73,12 +72,12 @@ def train(
     ``what``: a workflow of your own, the name of a built-in one, of an algorithm or of a packaged recipe, or a recipe's
     file. ``prompts``: strings, dicts with ``prompt`` and ``answer``, Prompts or a ``datasets.Dataset``; or a section,
     in which ``use`` may be such an object: ``{"use": rows, "prompt": "question"}``. ``reward``: a function
-    ``(prompt, trajectory) -> float`` (or its name, or a section). ``model``: a folder or built-in name. ``held_out``:
-    the share of the prompts that is kept for evaluation (of given ones none by default). ``observer``: a function that
-    gets every event. ``progress``: show on standard output how it goes, as the command line does (None: on a terminal
-    or in a notebook). ``sections``: everything else, a section of a recipe or a key of it:
-    ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``; ``environment`` may be a class with ``start()``
-    and ``reply(text)``, or a section whose ``use`` is one.
+    ``(prompt, trajectory) -> float``, its name, a list of them, or a section in which ``use`` may be a function.
+    ``model``: a folder or built-in name. ``held_out``: the share of the prompts that is kept for evaluation (of given
+    ones none by default). ``observer``: a function that gets every event. ``progress``: show on standard output how it
+    goes, as the command line does (None: on a terminal or in a notebook). ``sections``: everything else, a section of a
+    recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``; ``environment`` may be a
+    class with ``start()`` and ``reply(text)``, or a section whose ``use`` is one.
 
     No ``__main__`` guard is needed.
 
@@ -102,7 +101,7 @@ def resume(
     *,
     workflow: Workflow | None = None,
     prompts: PromptsLike | Mapping[str, object] | None = None,
-    reward: Reward | None = None,
+    reward: RewardLike | None = None,
     environment: Factory | None = None,
     overrides: Sequence[str] = (),
     runs_dir: str | Path = "runs",
@@ -114,6 +113,8 @@ def resume(
     ``overrides`` are keys that a resume may change, as on the command line: ``["steps=200"]``. ``progress`` and
     ``observer`` are those of ``train``.
     """
-    given = Given(workflow=workflow, prompts=given_prompts(prompts), reward=reward, environment=environment)
+    given = Given(
+        workflow=workflow, prompts=given_prompts(prompts), reward=given_reward(reward), environment=environment
+    )
     with shown(progress, observer) as seen:
         return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=seen))

@@ -51,7 +51,7 @@ class Given:
 
     workflow: Workflow | None = None
     prompts: object | None = None
-    reward: Reward | None = None
+    reward: Reward | Mapping[str, Reward] | None = None
     environment: Factory | None = None
 
 

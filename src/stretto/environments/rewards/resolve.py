@@ -1,6 +1,7 @@
 """Finds the rewards that a recipe names: built-in ones by name, others as ``module:function``, with their settings."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from stretto.config.rewards import RewardConfig
 from stretto.environments.rewards.builtin import BUILTIN
@@ -13,20 +14,26 @@ from stretto.imports import import_named
 __all__ = ["resolve_reward", "resolve_rewards"]
 
 
-def resolve_rewards(config: RewardConfig, given: Reward | None = None) -> Rewards:
-    """The rewards of ``config``, bound; ``given`` is a function in place of the one that ``use`` names.
+def resolve_rewards(config: RewardConfig, given: Reward | Mapping[str, Reward] | None = None) -> Rewards:
+    """The rewards of ``config``, bound; ``given`` is a function in place of the one that ``use`` names, or by part.
 
     Raises ConfigError for a wrong name, setting or signature.
     """
     if config.parts is not None:
-        if given is not None:
+        functions: Mapping[str, Reward] = cast("Mapping[str, Reward]", given) if isinstance(given, Mapping) else {}
+        if given is not None and not functions:
             raise ConfigError("a reward was passed, and reward.parts names others. Keep one of the two.")
-        parts = [
-            _part(name, part.use, part.settings, f"reward.parts.{name}", part.weight)
-            for name, part in config.parts.items()
-        ]
+        parts: list[Part] = []
+        for name, part in config.parts.items():
+            key = f"reward.parts.{name}"
+            if name in functions:
+                parts.append(bind(with_settings(functions[name], part.settings, key), name, weight=part.weight))
+            else:
+                parts.append(_part(name, part.use, part.settings, key, part.weight))
         return Rewards(parts=tuple(parts), named=True)
     assert config.use is not None
+    if isinstance(given, Mapping):
+        raise ConfigError("rewards were passed by part, and reward.use names a single one. Set reward.parts.")
     if given is None:
         return Rewards(parts=(_part(None, config.use, config.settings, "reward"),))
     function = with_settings(given, config.settings, "reward")
