@@ -31,8 +31,8 @@ COLUMNS = {
 }
 
 READING = """\
-CPU seconds are medians over the steps, the first ones left out. The ratio is Stretto's over TRL's: below 1, Stretto takes
-less. "s to first step" is wall time from the start of the process to the end of its first step. Forced 32: every
+CPU seconds are medians over the steps, the first ones left out. The ratio is Stretto's over TRL's: below 1, Stretto
+takes less. "s to first step" is wall time from the start of the process to the end of its first step. Forced 32: every
 completion is exactly 32 tokens long. Tokens differ a little at natural stops, since each side samples its own.
 
 """
