@@ -124,7 +124,7 @@ def test_nothing_is_written_over(tmp_path, monkeypatch, capsys):
 
 def test_a_model_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="Did you mean 'tiny-llama-char'"):
+    with pytest.raises(DataError, match="Did you mean 'builtin:tiny-llama-char'"):
         make_scaffold(Path("task"), "builtin:tiny-lama-char")
     with pytest.raises(DataError, match="does not exist"):
         make_scaffold(Path("task"), "no-model")

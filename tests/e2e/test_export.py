@@ -6,7 +6,7 @@ import pytest
 
 from stretto.cli.main import main
 from stretto.data.tokens import builtin_tokenizer
-from stretto.runtime.attempt import _export
+from stretto.runtime.attempt import export_policy
 from stretto.testing import FakeBackend
 
 KEYS = [
@@ -32,13 +32,6 @@ class Killed(BaseException):
     """Stands for a kill."""
 
 
-class Store:
-    """What an export needs of a store."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-
 @pytest.mark.parametrize("before", [False, True])
 def test_a_kill_in_an_export_leaves_no_part_of_it(tmp_path, before):
     class Dies(FakeBackend):
@@ -46,15 +39,15 @@ def test_a_kill_in_an_export_leaves_no_part_of_it(tmp_path, before):
             super().export(model, path)
             raise Killed
 
-    folder, store = tmp_path / "model", Store(tmp_path)
+    folder = tmp_path / "model"
     whole = {"policy.json", "tokenizer.json", "tokenizer_config.json"}
     if before:
-        _export(FakeBackend(), builtin_tokenizer(), store)  # pyright: ignore[reportArgumentType]
+        export_policy(FakeBackend(), builtin_tokenizer(), folder)
     with pytest.raises(Killed):
-        _export(Dies(), builtin_tokenizer(), store)  # pyright: ignore[reportArgumentType]
+        export_policy(Dies(), builtin_tokenizer(), folder)
     assert folder.exists() == before
     if before:
         assert {p.name for p in folder.iterdir()} == whole
-    _export(FakeBackend(), builtin_tokenizer(), store)  # pyright: ignore[reportArgumentType]
+    export_policy(FakeBackend(), builtin_tokenizer(), folder)
     assert {p.name for p in folder.iterdir()} == whole
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

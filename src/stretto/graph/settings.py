@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from stretto.errors import GraphError
 from stretto.graph.annotations import type_name
@@ -46,8 +47,16 @@ def from_json(value: object, annotation: object, what: str) -> object:
 
 
 def to_json(value: object, annotation: object) -> object:
-    """A checked setting as JSON values; ``from_json`` gives it back."""
-    return _adapter(annotation).dump_python((value,), mode="json")[0]
+    """A checked setting as JSON values, fields at their defaults left out; ``from_json`` gives it back.
+
+    GraphError for what lives in this process only, such as a function.
+    """
+    try:
+        return _adapter(annotation).dump_python((value,), mode="json", exclude_defaults=True)[0]
+    except PydanticSerializationError as error:
+        raise GraphError(
+            f"the setting {value!r} cannot be written down ({error}). Name what it holds as module:function."
+        ) from None
 
 
 def _refusal(error: ValidationError, value: object, annotation: object, what: str) -> GraphError:

@@ -156,7 +156,7 @@ def test_an_engine_ends_rows_at_their_stop_strings_and_says_which(llama, collect
     asyncio.run(main())
 
 
-def test_a_trajectory_keeps_the_tokens_and_the_text_before(llama):
+def test_a_trajectory_keeps_the_tokens_and_the_text_before():
     tokenizer = builtin_tokenizer()
     written = tokenizer.encode("12</a>")
 
@@ -167,6 +167,6 @@ def test_a_trajectory_keeps_the_tokens_and_the_text_before(llama):
             zeros = np.zeros(len(written), np.float32)
             yield Completion(index=0, token_ids_T=written, logprobs_T=zeros, versions=(), finish="stop", stop="</a>")
 
-    prompt = SimpleNamespace(token_ids=tokenizer.encode("q"))
-    (trajectory,) = asyncio.run(rollout(prompt, Generate(), tokenizer, n=1)).trajectories
+    prompt, alone = SimpleNamespace(token_ids=tokenizer.encode("q")), SimpleNamespace(budget=None)
+    (trajectory,) = asyncio.run(rollout(prompt, Generate(), tokenizer, alone, n=1)).trajectories
     assert (trajectory.text, trajectory.num_written, trajectory.info) == ("12", 6, {"stop": "</a>"})
