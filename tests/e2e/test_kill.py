@@ -13,6 +13,7 @@ VARIANTS = {
     "grpo": [],
     "grpo-staleness-1": ["schedule.max_staleness=1"],
     "ppo": ["algorithm.type=ppo"],
+    "ppo-lora": ["algorithm.type=ppo", "model.lora.rank=4"],
 }
 
 

@@ -42,6 +42,20 @@ def test_memory_by_hand():
     }
 
 
+def test_adapters_alone_are_trained_and_a_frozen_model_adds_nothing_else():
+    usage = Usage(slots=3, max_len=5, microbatch_tokens=7, engine_bytes=2, adapter_parameters=50)
+    roles = {**ROLES, "critic": {"train", "score"}}
+    critic = ModelFacts(**{**{n: getattr(TINY, n) for n in TINY.__slots__}, "value_head": True})
+    made = make_plan({"policy": TINY, "reference": TINY, "critic": critic}, roles, ["batch"], CPU, usage)
+    found = {m.name: tuple(m.memory[part] for part in ("weights", "gradients", "optimizer")) for m in made.models}
+    assert found == {
+        "policy": (4 * (COUNT + 50), 4 * 50, 8 * 50),
+        "reference": (4 * 50, 0, 0),
+        "critic": (4 * (COUNT + 4 + 50), 4 * 54, 8 * 54),
+    }
+    assert made.models[0].memory["engine copy"] == plan().models[0].memory["engine copy"]
+
+
 def test_models_take_turns_so_the_largest_activations_count_once():
     made = plan()
     policy, reference = made.models

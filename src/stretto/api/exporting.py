@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from stretto.api.runs import recipe_of
+from stretto.data.locations import locate
 from stretto.data.tokens import load_tokenizer
 from stretto.errors import ConfigError, ResumeError, StoreError
 from stretto.runtime.build import open_policy
@@ -49,7 +50,7 @@ def export_model(view: RunView, to: Path, step: str | None = None) -> Checkpoint
             backend.export("policy", folder)
         finally:
             backend.close()
-        load_tokenizer(recipe.model.path).save(folder)
+        load_tokenizer(locate(recipe.model.path, recipe.model.revision).path).save(folder)
 
     _write_folder(to, write)
     return checkpoint

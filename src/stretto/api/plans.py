@@ -33,10 +33,23 @@ def check(recipe: Recipe) -> str:
             f"phase {phase.name}: workflow {phase.graph.name}, {phase.steps:,} steps of {phase.pool.groups_per_step} "
             f"groups ({draws / len(job.train):.1f} passes over the prompts), max_staleness {phase.pool.max_staleness}"
         )
-    return "\n".join([*lines, "", _plan_text(recipe, job)])
+    adapters = _adapter_parameters(recipe, job)
+    if adapters is not None:
+        lines.append(f"adapters: {adapters:,} parameters a trained Model (model.lora), over a base that stays as it is")
+    return "\n".join([*lines, "", _plan_text(recipe, job, adapters)])
 
 
-def _plan_text(recipe: Recipe, job: Job) -> str:
+def _adapter_parameters(recipe: Recipe, job: Job) -> int | None:
+    """Parameters of a set of low-rank adapters; None without."""
+    if recipe.model.lora is None or isinstance(recipe.backend, FakeBackendConfig):
+        return None
+    from stretto.backends.torch.hf_config import load_hf_config
+    from stretto.backends.torch.lora import count_adapters  # loads torch
+
+    return count_adapters(load_hf_config(job.model), recipe.model.lora)
+
+
+def _plan_text(recipe: Recipe, job: Job, adapters: int | None) -> str:
     engine, backend = recipe.engine, recipe.backend
     if isinstance(engine, FakeEngineConfig) or isinstance(backend, FakeBackendConfig):
         return "no plan: engine or backend is fake, and holds no Model\n"
@@ -62,6 +75,7 @@ def _plan_text(recipe: Recipe, job: Job) -> str:
             microbatch_tokens=backend.microbatch_tokens,
             engine_bytes=BYTES[engine.dtype],
             train_bytes=BYTES[backend.dtype],
+            adapter_parameters=adapters,
         ),
     )
     check_plan(plan)

@@ -141,7 +141,8 @@ def allowed(field: FieldInfo) -> str:
         words = "a section"
     elif choices(field):
         values = [show(value) for value in choices(field)]
-        words = _or(values) if len(values) > 1 else f"{values[0]}"
+        others = [m for m in _members(field.annotation) if m is not type(None) and get_origin(m) is not Literal]
+        words = _or([*values, *(_kind(m) for m in others)])
     else:
         kinds = [_kind(m) for m in _members(field.annotation) if m is not type(None)]
         words = ", ".join([" or ".join(kinds), *_bounds(field)])

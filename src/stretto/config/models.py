@@ -1,10 +1,33 @@
 """Sections about weights: the policy and what starts from it."""
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, model_validator
 
 from stretto.config.base import Section
 
-__all__ = ["CriticConfig", "ModelConfig"]
+__all__ = ["CriticConfig", "LoraConfig", "ModelConfig"]
+
+
+class LoraConfig(Section):
+    """Low-rank adapters: they alone are trained and saved, over a base that stays (extra ``stretto[lora]``)."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rank of an adapter."""
+    alpha: float = Field(default=32.0, gt=0)
+    """An adapter's product is scaled by alpha / rank."""
+    targets: Literal["auto"] | tuple[str, ...] = "auto"
+    """Linear maps that get adapters, by the end of their names (q_proj); auto: all but the head."""
+    export: Literal["merged", "adapter"] = "merged"
+    """What a run exports: the whole model with adapters merged, or a folder of the adapters for peft."""
+
+    @model_validator(mode="after")
+    def _some_targets(self) -> "LoraConfig":
+        if not self.targets:
+            raise ValueError(
+                "model.lora.targets=[] leaves nothing to train. Name linear maps ([q_proj, v_proj]), or set auto."
+            )
+        return self
 
 
 class ModelConfig(Section):
@@ -14,6 +37,8 @@ class ModelConfig(Section):
     """``builtin:tiny-llama-char``, ``builtin:smollm2-135m-instruct``, a local Hugging Face folder, or a hub id."""
     revision: str | None = None
     """The branch, tag or commit of a hub id; null: its main branch. A run records the commit, and resumes with it."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters in place of all weights; null: train all."""
 
 
 class CriticConfig(Section):

@@ -18,7 +18,15 @@ from stretto.errors import DataError, nearest
 from stretto.families.facts import check_config
 from stretto.types import Json
 
-__all__ = ["FamilyShape", "LogitShape", "empty_causal", "inspect_family", "logit_shape", "resolve_config"]
+__all__ = [
+    "FamilyShape",
+    "LogitShape",
+    "causal_on_meta",
+    "empty_causal",
+    "inspect_family",
+    "logit_shape",
+    "resolve_config",
+]
 
 _TRACED = "stretto_traced"
 _LAYERS = ("full_attention", "sliding_attention")
@@ -79,6 +87,11 @@ def resolve_config(config: Mapping[str, Json]) -> PretrainedConfig:
         return AutoConfig.for_model(kind, **{k: v for k, v in config.items() if k != "model_type"})
     except Exception as error:
         raise DataError(f"the config.json of model_type {kind!r} cannot be used: {_first_line(error)}") from error
+
+
+def causal_on_meta(config: Mapping[str, Json]) -> PreTrainedModel:
+    """The model of a ``config.json`` without memory for its weights: names and shapes. DataError if there is none."""
+    return _on_meta(resolve_config(config), "eager", torch.float32)
 
 
 def empty_causal(

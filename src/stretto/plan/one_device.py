@@ -32,7 +32,9 @@ class Usage:
     """How engine and backend use Models. Precisions are bytes per number.
 
     ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time; one forward and backward takes
-    ``microbatch_tokens`` tokens. Master weights are float32 whatever ``train_bytes`` is.
+    ``microbatch_tokens`` tokens. Master weights are float32 whatever ``train_bytes`` is. ``adapter_parameters``: of
+    a set of low-rank adapters, which alone are trained, and which are all that a Model that only scores adds to the
+    policy; None: without.
     """
 
     slots: int
@@ -40,6 +42,7 @@ class Usage:
     microbatch_tokens: int
     engine_bytes: int = 4
     train_bytes: int = 4
+    adapter_parameters: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +142,15 @@ def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usa
     trains, generates = "train" in roles, "generate" in roles
     count = facts.parameters
     kv = usage.slots * usage.max_len * facts.kv_values_per_token * usage.engine_bytes
+    held, learned = count, count
+    if usage.adapter_parameters is not None:
+        learned = usage.adapter_parameters + facts.value_head * facts.hidden
+        held = usage.adapter_parameters + count * (trains or generates)
     memory = {
-        "weights": 4 * count,
-        "gradients": 4 * count * trains,
+        "weights": 4 * held,
+        "gradients": 4 * learned * trains,
         # AdamW keeps two float32 moments.
-        "optimizer": 8 * count * trains,
+        "optimizer": 8 * learned * trains,
         "engine copy": usage.engine_bytes * count * generates,
         "kv cache": kv * generates,
         "activations": _activations(facts, roles, usage),

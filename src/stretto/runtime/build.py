@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import psutil
 import xxhash
@@ -18,7 +19,7 @@ from stretto.config.prompts import AdditionPrompts
 from stretto.config.recipe import Recipe
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import FakeEngineConfig, NativeEngineConfig
-from stretto.data.locations import locate
+from stretto.data.locations import folder_of, is_hub_id, locate
 from stretto.data.order import split
 from stretto.data.sources import Intake, read_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
@@ -41,6 +42,9 @@ from stretto.runtime.worker import Worker
 from stretto.store import PromptsBody
 from stretto.testing import FakeBackend, FakeEngine
 from stretto.types import Prompt
+
+if TYPE_CHECKING:
+    from stretto.backends.torch.lora import BaseOrigin
 
 __all__ = ["Given", "Job", "max_len_of", "needed_models", "open_parts", "prepare", "threads_of"]
 
@@ -153,6 +157,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     if not isinstance(recipe.backend, FakeBackendConfig):
         check_weights(model.path)
         _check_family(model.path)
+        _check_lora(recipe, model.path)
     _check_devices(recipe)
     rewards = resolve_rewards(recipe.reward, given.reward)
     environment = given.environment
@@ -358,7 +363,13 @@ def _open_backend(job: Job) -> TrainBackend:
 
     set_threads(recipe.backend.threads)
     specs = {
-        model: ModelSpec(path=job.model, trainable="train" in roles, value_head=model == "critic")
+        model: ModelSpec(
+            path=job.model,
+            trainable="train" in roles,
+            value_head=model == "critic",
+            lora=recipe.model.lora,
+            origin=_origin(recipe, job.model),
+        )
         for model, roles in sorted(models.items())
     }
     return TorchBackend(specs, recipe.backend, recipe.seed)
@@ -371,8 +382,36 @@ def open_policy(recipe: Recipe) -> TrainBackend:
     from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 
     set_threads(recipe.backend.threads)
-    spec = ModelSpec(path=recipe.model.path, trainable=False, value_head=False)
+    path = locate(recipe.model.path, recipe.model.revision).path
+    spec = ModelSpec(path=path, trainable=False, lora=recipe.model.lora, origin=_origin(recipe, path))
     return TorchBackend({"policy": spec}, recipe.backend.model_copy(update={"device": "cpu"}), recipe.seed)
+
+
+def _check_lora(recipe: Recipe, path: str) -> None:
+    """Adapters can be made, on linear maps that the model has, and be exported as asked."""
+    if recipe.model.lora is None:
+        return
+    from stretto.backends.torch.lora import count_adapters, require_peft  # loads torch
+
+    require_peft()
+    count_adapters(load_hf_config(path), recipe.model.lora)
+    if recipe.model.lora.export == "adapter" and folder_of(path) is None:
+        raise ConfigError(
+            f"model.lora.export=adapter needs a base that other tools can load, and {path} is drawn from the seed. "
+            "Set model.lora.export=merged."
+        )
+
+
+def _origin(recipe: Recipe, path: str) -> "BaseOrigin | None":
+    """How exported adapters name the model in ``path``: a hub id, or the folder wherever they are loaded from."""
+    if recipe.model.lora is None:
+        return None
+    from stretto.backends.torch.lora import BaseOrigin  # loads torch
+
+    if is_hub_id(recipe.model.path):
+        return BaseOrigin(name=recipe.model.path, revision=recipe.model.revision)
+    folder = folder_of(path)
+    return BaseOrigin(name=path if folder is None else str(folder.resolve()))
 
 
 def _open_engine(job: Job) -> RolloutEngine:

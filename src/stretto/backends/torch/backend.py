@@ -10,32 +10,36 @@ log-probs, losses and files are in modules of their own.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 import torch
+import xxhash
 from torch import Tensor
 
 from stretto.algorithms.losses import Tokens, resolve_loss, with_ess
 from stretto.backends.torch.attention import gather_rows
 from stretto.backends.torch.devices import open_device
 from stretto.backends.torch.logprobs import token_logprobs
+from stretto.backends.torch.lora import BaseOrigin, export_adapter
 from stretto.backends.torch.models import ModelSpec, Network, build_network
 from stretto.backends.torch.packing import Pack, microbatches
 from stretto.backends.torch.state import (
+    check_base,
     export_folder,
     hash_tensors,
     load_model,
     load_optimizer,
+    save_base,
     save_model,
     save_optimizer,
 )
 from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, StoreError, nearest
 from stretto.roles import NamedTensor, Want
-from stretto.types import Array, Batch, Column, LossRef, Metric, Metrics, UpdateReport, merge_metrics
+from stretto.types import Array, Batch, Column, Json, LossRef, Metric, Metrics, UpdateReport, merge_metrics
 
 __all__ = ["ModelSpec", "TorchBackend", "num_threads", "set_threads"]
 
@@ -58,10 +62,14 @@ def set_threads(threads: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A Model and what training adds to it. ``failure`` says why the gradient accumulated so far cannot be used."""
+    """A Model and what training adds to it. ``failure`` says why the gradient accumulated so far cannot be used.
+
+    ``base``: what adapters stand on, where it has them.
+    """
 
     network: Network
     optimizer: torch.optim.AdamW | None
+    base: Mapping[str, Json] | None = None
     failure: str | None = None
 
 
@@ -73,10 +81,12 @@ class TorchBackend:
         self._config = config
         self._device = open_device(config.device, "backend.device")
         self._models: dict[str, _Held] = {}
-        for name, spec in models.items():
-            network = build_network(spec, seed=seed, device=self._device)
+        self._specs = dict(models)
+        # The policy first: with adapters, a frozen Model that starts from the same base is a set of adapters on it.
+        for name, spec in sorted(models.items(), key=lambda item: (item[0] != "policy", item[0])):
+            network, base = self._build(name, spec, models.get("policy"), seed)
             optimizer = self._new_optimizer(network) if spec.trainable else None
-            self._models[name] = _Held(network, optimizer)
+            self._models[name] = _Held(network, optimizer, base)
 
     def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
         """Per-token Columns, float32, in the order logprobs, entropy, values; 0 where nothing was written."""
@@ -124,7 +134,8 @@ class TorchBackend:
         """
         held = self._trained(model)
         assert held.optimizer is not None
-        grads = [p.grad for p in held.network.parameters() if p.grad is not None]
+        parameters = list(held.network.own_parameters().values())
+        grads = [p.grad for p in parameters if p.grad is not None]
         metrics = {"lr": Metric("mean", lr)}
         norm = torch.nn.utils.get_total_norm(grads) if grads else torch.zeros(())
         value = norm.item()
@@ -135,7 +146,7 @@ class TorchBackend:
         skipped, held.failure = held.failure, None
         if skipped is None:
             metrics["grad_norm"] = Metric("mean", value)
-            torch.nn.utils.clip_grads_with_norm_(held.network.parameters(), self._config.max_grad_norm, norm)
+            torch.nn.utils.clip_grads_with_norm_(parameters, self._config.max_grad_norm, norm)
             for group in held.optimizer.param_groups:
                 group["lr"] = lr
             held.optimizer.step()
@@ -144,24 +155,24 @@ class TorchBackend:
 
     def tensors(self, model: str) -> Iterator[NamedTensor]:
         """Every weight by Hugging Face name in a fixed order; ``lm_head.weight`` is there even if it is tied."""
-        for name, tensor in self._held(model).network.named_weights().items():
+        for name, tensor in self._held(model).network.published():
             yield NamedTensor(name=name, data=tensor.detach())
 
     def gradients(self, model: str) -> Iterator[NamedTensor]:
         """What is accumulated since the last update, by name, tied weights once: to look at and to compare."""
-        for name, parameter in self._held(model).network.named_parameters():
+        for name, parameter in self._held(model).network.own_parameters().items():
             if parameter.grad is not None:
                 yield NamedTensor(name=name, data=parameter.grad.detach())
 
     def weights_hash(self, model: str) -> str:
         """A hash over the weights' names, types, shapes and bytes: equal for runs that went the same way."""
-        return hash_tensors(self._held(model).network.named_weights().items())
+        return hash_tensors(self._held(model).network.published())
 
     def copy(self, source: str, target: str) -> None:
         """Set the trunk of ``target``, and its head if both have the same one, to those of ``source``."""
         into = self._held(target).network
-        weights = dict(self._held(source).network.named_parameters())
-        wanted = {name: p for name, p in into.named_parameters() if not name.startswith("value_head.")}
+        weights = self._held(source).network.own_parameters()
+        wanted = {name: p for name, p in into.own_parameters().items() if not name.startswith("value_head.")}
         for name, parameter in wanted.items():
             if name not in weights or weights[name].shape != parameter.shape:
                 raise ConfigError(
@@ -181,32 +192,62 @@ class TorchBackend:
         held.failure = None
 
     def save(self, path: Path) -> None:
-        """Write ``<model>.safetensors``, and ``<model>.optimizer.safetensors`` and ``.json`` where it is trained."""
+        """Write ``<model>.safetensors``, and ``<model>.optimizer.safetensors`` and ``.json`` where it is trained.
+
+        Of a Model with adapters these are the adapters, and ``<model>.base.json`` says by a hash what they stand on.
+        """
         for name, held in self._models.items():
             save_model(held.network, path / f"{name}.safetensors")
+            if held.base is not None:
+                save_base(held.base, path / f"{name}.base.json")
             if held.optimizer is not None:
                 save_optimizer(held.network, held.optimizer, path / f"{name}.optimizer.safetensors")
 
     def load(self, path: Path) -> None:
-        """Restore every Model from ``path``. StoreError names a file that is missing or of another Model."""
+        """Restore every Model from ``path``. StoreError names a file that is missing or of another Model or base."""
         for name, held in self._models.items():
             file = path / f"{name}.safetensors"
             if not file.is_file():
                 raise StoreError(f"the checkpoint {str(path)!r} has no weights of Model {name!r}. Take another one.")
             load_model(held.network, file)
+            if held.base is not None:
+                check_base(held.base, path / f"{name}.base.json")
             if held.optimizer is not None:
                 self.reset_optimizer(name)
                 load_optimizer(held.network, held.optimizer, path / f"{name}.optimizer.safetensors")
 
     def export(self, model: str, path: Path) -> None:
-        """Write ``config.json`` and ``model.safetensors`` into ``path``, which is made if it is missing."""
-        export_folder(self._held(model).network, path)
+        """Write ``config.json`` and ``model.safetensors`` into ``path``, which is made if it is missing.
+
+        Adapters are merged, or written alone as peft reads them if ``lora.export`` says so.
+        """
+        network, spec = self._held(model).network, self._specs[model]
+        if network.adapter is not None and spec.lora is not None and spec.lora.export == "adapter":
+            origin = spec.origin or BaseOrigin(name=spec.path)
+            export_adapter(network, network.adapter, spec.lora, origin, path)
+        else:
+            export_folder(network, path)
 
     def close(self) -> None:
         """Free every Model. Idempotent."""
         self._models.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _build(
+        self, name: str, spec: ModelSpec, policy: ModelSpec | None, seed: int
+    ) -> tuple[Network, Mapping[str, Json] | None]:
+        """The Model, and what its adapters stand on if it has any."""
+        if spec.lora is None:
+            return build_network(spec, seed=seed, device=self._device), None
+        frozen = not spec.trainable and not spec.value_head
+        if frozen and name != "policy" and policy is not None and (policy.path, policy.lora) == (spec.path, spec.lora):
+            held = self._models["policy"]
+            return held.network.with_adapters(name, spec.lora, seed=None, trained=False), held.base
+        own_seed = xxhash.xxh3_64_intdigest(f"adapters of {name} from {seed}".encode()) >> 1
+        base = build_network(replace(spec, trainable=False), seed=seed, device=self._device)
+        known = {"weights": hash_tensors(base.trunk_weights()), "alpha": spec.lora.alpha}
+        return base.with_adapters(name, spec.lora, seed=own_seed, trained=spec.trainable), known
 
     def _forward(self, network: Network, pack: Pack) -> dict[str, Tensor]:
         """What ``network`` says about the written tokens of ``pack``: values, or logprobs and entropy, [N] float32."""
@@ -265,7 +306,7 @@ class TorchBackend:
     def _new_optimizer(self, network: Network) -> torch.optim.AdamW:
         """AdamW (Loshchilov and Hutter, arXiv:1711.05101); matrices decay, norms and biases do not."""
         config = self._config
-        parameters = list(network.parameters())
+        parameters = list(network.own_parameters().values())
         groups = [
             {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
             {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},

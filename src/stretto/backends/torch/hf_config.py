@@ -50,6 +50,11 @@ def load_hf_config(path: str) -> Mapping[str, Json]:
     if folder is None:
         return _MADE[path]
     file = folder / "config.json"
+    if not file.is_file() and (folder / "adapter_config.json").is_file():
+        raise DataError(
+            f"the model folder {path!r} holds adapters (LoRA) and not the model they stand on. Export the run with "
+            "model.lora.export=merged, or merge them with peft, and give that folder."
+        )
     if not file.is_file():
         raise DataError(f"the model folder {path!r} has no config.json. Give a folder in the Hugging Face layout.")
     try:

@@ -18,8 +18,17 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from stretto.backends.torch.attention import PACKED_ATTENTION, register_packed_attention
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
+from stretto.backends.torch.lora import (
+    BaseOrigin,
+    activate,
+    adapter_parameters,
+    add_adapter,
+    merged_weights,
+    targets_of,
+)
 from stretto.backends.torch.packing import Pack
 from stretto.backends.torch.trial import check_like_plain
+from stretto.config.models import LoraConfig
 from stretto.data.locations import folder_of
 from stretto.errors import DataError
 from stretto.families.facts import OWN_FORWARD
@@ -31,11 +40,17 @@ __all__ = ["ModelSpec", "Network", "build_network"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A Model to hold: ``path`` is a folder or ``builtin:NAME``; a value head replaces the language-model head."""
+    """A Model to hold: ``path`` is a folder or ``builtin:NAME``; a value head replaces the language-model head.
+
+    With ``lora`` adapters are what is trained and saved, over a base that stays. ``origin``: how exported adapters name
+    that base, if not by ``path``.
+    """
 
     path: str
     trainable: bool = True
     value_head: bool = False
+    lora: LoraConfig | None = None
+    origin: BaseOrigin | None = None
 
 
 class Network(nn.Module):
@@ -44,6 +59,8 @@ class Network(nn.Module):
     def __init__(self, causal: PreTrainedModel, *, value_head: bool) -> None:
         super().__init__()
         self.config: Mapping[str, Json] = {}
+        self.adapter: str | None = None
+        self.trains_adapter = False
         self.tied: bool = not value_head and bool(causal.config.tie_word_embeddings)
         self.logits = logit_shape(causal.config)
         self._trunk = causal.base_model_prefix
@@ -54,7 +71,8 @@ class Network(nn.Module):
             if child is not head or not value_head:
                 self.add_module(name, child)
         if value_head:
-            self.value_head = nn.Linear(head.in_features, 1, bias=False)
+            # torch fills a new linear map from the global generator; this one is left as it is and then zeroed.
+            self.value_head = cast(nn.Linear, nn.utils.skip_init(nn.Linear, head.in_features, 1, bias=False))
             nn.init.zeros_(self.value_head.weight)
 
     @property
@@ -69,6 +87,8 @@ class Network(nn.Module):
 
     def hidden(self, pack: Pack) -> Tensor:
         """The states that predict the written tokens' places, after the last norm, [M, C]."""
+        if self.adapter is not None:
+            activate(self, self.adapter, trained=self.trains_adapter)
         run = cast(Callable[..., Any], getattr(self, self._trunk))
         output = run(
             input_ids=pack.input_ids_M[None],
@@ -78,12 +98,49 @@ class Network(nn.Module):
         )
         return cast(Tensor, output.last_hidden_state)[0]
 
-    def named_weights(self) -> Mapping[str, Tensor]:
-        """Every weight by name in a fixed order, the head's even if it is the embedding's."""
-        named: dict[str, Tensor] = dict(self.named_parameters())
+    def own_parameters(self) -> Mapping[str, nn.Parameter]:
+        """What training changes and a checkpoint holds: all weights, tied ones once, or the adapters and value head."""
+        if self.adapter is None:
+            return dict(self.named_parameters())
+        own = dict(adapter_parameters(self, self.adapter))
+        return {**own, **{n: p for n, p in self.named_parameters() if n.startswith("value_head.")}}
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by name in a fixed order, tied ones once, adapters merged one tensor at a time."""
+        yield from self.named_parameters() if self.adapter is None else merged_weights(self, self.adapter)
+
+    def trunk_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """``weights`` without those of a value head."""
+        yield from (pair for pair in self.weights() if not pair[0].startswith("value_head."))
+
+    def published(self) -> Iterator[tuple[str, Tensor]]:
+        """As ``weights``, with the head even if it is the embedding's."""
+        yield from self.weights()
         if self.tied:
-            named[f"{self._head}.weight"] = self.head.weight
-        return named
+            yield f"{self._head}.weight", self.head.weight
+
+    def named_weights(self) -> Mapping[str, Tensor]:
+        """``published``, all at once."""
+        return dict(self.published())
+
+    def with_adapters(self, name: str, lora: LoraConfig, *, seed: int | None, trained: bool) -> "Network":
+        """A view of this network that computes with adapters named ``name``, which are put on it. The base is shared.
+
+        Without a seed they do nothing until they are set.
+        """
+        trunk = cast(nn.Module, getattr(self, self._trunk))
+        if self.adapter is None:
+            self.requires_grad_(False)
+            targets = targets_of(trunk, self._trunk, lora)
+        else:
+            targets = sorted(n for n, module in self.named_modules() if hasattr(module, "lora_A"))
+        add_adapter(self, name, targets, lora, seed)
+        view = copy.copy(self)
+        view.adapter, view.trains_adapter = name, trained
+        if self.has_values:
+            view.value_head.requires_grad_(trained)
+        activate(view, name, trained=trained)
+        return view.eval()
 
 
 def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Network:

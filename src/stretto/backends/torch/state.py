@@ -13,13 +13,23 @@ import torch
 import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from stretto.backends.torch.models import Network
 from stretto.errors import StoreError
+from stretto.types import Json
 
-__all__ = ["export_folder", "hash_tensors", "load_model", "load_optimizer", "save_model", "save_optimizer"]
+__all__ = [
+    "check_base",
+    "export_folder",
+    "hash_tensors",
+    "load_model",
+    "load_optimizer",
+    "save_base",
+    "save_model",
+    "save_optimizer",
+]
 
 
 def hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -33,13 +43,13 @@ def hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def save_model(network: Network, file: Path) -> None:
     """Write the weights of ``network``, tied ones once. StoreError with the cause."""
-    _write({name: p.detach() for name, p in network.named_parameters()}, file)
+    _write({name: p.detach() for name, p in network.own_parameters().items()}, file)
 
 
 def load_model(network: Network, file: Path) -> None:
     """Set the weights of ``network`` to those of ``file``. StoreError if they are not its own."""
     stored = _read(file)
-    own = dict(network.named_parameters())
+    own = network.own_parameters()
     if stored.keys() != own.keys() or any(stored[name].shape != p.shape for name, p in own.items()):
         differing = sorted(stored.keys() ^ own.keys()) or [n for n, p in own.items() if stored[n].shape != p.shape]
         raise StoreError(
@@ -51,24 +61,21 @@ def load_model(network: Network, file: Path) -> None:
             parameter.copy_(stored[name])
 
 
-def save_optimizer(network: nn.Module, optimizer: Optimizer, file: Path) -> None:
+def save_optimizer(network: Network, optimizer: Optimizer, file: Path) -> None:
     """Write AdamW's moments to ``file`` and each parameter's count of steps to a ``.json`` beside it."""
     moments: dict[str, Tensor] = {}
     steps: dict[str, int] = {}
-    for name, parameter in network.named_parameters():
+    for name, parameter in network.own_parameters().items():
         state = optimizer.state.get(parameter)
         if state:
             moments[f"exp_avg.{name}"] = state["exp_avg"]
             moments[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
             steps[name] = int(state["step"].item())
     _write(moments, file)
-    try:
-        file.with_suffix(".json").write_text(json.dumps({"steps": steps}, indent=0) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{str(file.with_suffix('.json'))!r} cannot be written: {error}.") from error
+    _write_json({"steps": steps}, file.with_suffix(".json"))
 
 
-def load_optimizer(network: nn.Module, optimizer: Optimizer, file: Path) -> None:
+def load_optimizer(network: Network, optimizer: Optimizer, file: Path) -> None:
     """Set AdamW's state to what ``save_optimizer`` wrote. StoreError if a part is missing."""
     moments = _read(file)
     scalars = file.with_suffix(".json")
@@ -76,7 +83,7 @@ def load_optimizer(network: nn.Module, optimizer: Optimizer, file: Path) -> None
         steps = cast(Mapping[str, int], json.loads(scalars.read_text(encoding="utf-8"))["steps"])
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{str(scalars)!r} cannot be read: {error}. Take an older checkpoint.") from error
-    own = dict(network.named_parameters())
+    own = network.own_parameters()
     needed = {f"{kind}.{name}" for name in steps for kind in ("exp_avg", "exp_avg_sq")}
     if needed != moments.keys() or not steps.keys() <= own.keys():
         raise StoreError(f"{str(file)!r} is not the optimizer state of this Model. Take an older checkpoint.")
@@ -90,6 +97,27 @@ def load_optimizer(network: nn.Module, optimizer: Optimizer, file: Path) -> None
         }
 
 
+def save_base(base: Mapping[str, Json], file: Path) -> None:
+    """Write what a Model's adapters stand on: a hash of the weights, and alpha. StoreError with the cause."""
+    _write_json(base, file)
+
+
+def check_base(base: Mapping[str, Json], file: Path) -> None:
+    """StoreError if the adapters of a checkpoint were trained on another base than the one that is here."""
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{str(file)!r} cannot be read: {error}. Take an older checkpoint.") from error
+    if stored != dict(base):
+        what = "other base weights than those that model.path has now"
+        if stored.get("weights") == base["weights"]:
+            what = f"model.lora.alpha={stored.get('alpha')}, and it is {base['alpha']} now"
+        raise StoreError(
+            f"the adapters beside {str(file)!r} were trained on {what}. Bring that back as it was: a checkpoint holds "
+            "the adapters alone."
+        )
+
+
 def export_folder(network: Network, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` as transformers reads them. StoreError with the cause."""
     try:
@@ -99,7 +127,7 @@ def export_folder(network: Network, folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StoreError(f"the export folder {str(folder)!r} cannot be written: {error}.") from error
-    weights = {name: p.detach() for name, p in network.named_parameters()}
+    weights = {name: p.detach() for name, p in network.weights()}
     _write(weights, folder / "model.safetensors", {"format": "pt"})
 
 
@@ -108,6 +136,13 @@ def _write(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str] |
         save_file({name: t.cpu().contiguous() for name, t in tensors.items()}, file, metadata)
     except (OSError, SafetensorError) as error:
         raise StoreError(f"{str(file)!r} cannot be written: {error}. Free space or choose another folder.") from error
+
+
+def _write_json(value: Mapping[str, object], file: Path) -> None:
+    try:
+        file.write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
 
 
 def _read(file: Path) -> dict[str, Tensor]:
