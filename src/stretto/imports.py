@@ -1,13 +1,34 @@
-"""Importing modules that users name: ``module:function`` of a reward, a workflow, a node, a loss, prompts or a recipe.
+"""What users name as ``module:name``: a reward, a workflow, a node, a loss, prompts, an environment or a recipe.
 
-Owns what importing may do wrong and what to do about it, not what is looked for in the module or how an error begins.
+Owns what importing may do wrong and what to do about it, not what the thing that is found must be.
 """
 
 import traceback
 from importlib import import_module
 from types import ModuleType
 
-__all__ = ["import_named"]
+from stretto.errors import ConfigError, nearest
+
+__all__ = ["find_named", "import_named", "is_named"]
+
+
+def is_named(use: str) -> bool:
+    """Whether ``use`` has the form ``module:name``."""
+    module, _, name = use.partition(":")
+    return bool(module and name)
+
+
+def find_named(use: str, what: str) -> object:
+    """The object called ``module:name``. Raises ConfigError that begins with ``what``, with the nearest name."""
+    module_name, _, name = use.partition(":")
+    try:
+        module = import_named(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{what}: {error}") from error
+    if not hasattr(module, name):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise ConfigError(f"{what}: the module {module_name} has no {name!r}.{nearest(name, public)}")
+    return getattr(module, name)
 
 
 def import_named(module: str) -> ModuleType:

@@ -186,7 +186,7 @@ def test_a_loss_of_ones_own_by_name(monkeypatch, tmp_path):
         logprobs_N=torch.tensor([1.0, 2.0]),
     )
     assert loss(tokens).total.item() == 6.0
-    with pytest.raises(ConfigError, match=r"no function 'mone'. Did you mean 'mine'"):
+    with pytest.raises(ConfigError, match=r"has no 'mone'. Did you mean 'mine'"):
         resolve_loss(LossRef(use="my_stretto_losses:mone"))
 
 
@@ -194,7 +194,7 @@ def test_a_loss_of_ones_own_by_name(monkeypatch, tmp_path):
     ("ref", "message"),
     [
         (LossRef(use="policy_clp"), r"no loss 'policy_clp'. Did you mean 'policy_clip'"),
-        (LossRef(use="no_such_module_x:f"), r"'no_such_module_x:f' cannot be imported"),
+        (LossRef(use="no_such_module_x:f"), r"'no_such_module_x:f': there is no module"),
         (LossRef(use="policy_clip", settings={"clip_lo": 0.1}), r"no setting 'clip_lo'. Did you mean 'clip_low'"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_factory_that_makes_no_environment(made, cause):
     [
         ("game", "is not module:Class"),
         ("python:Game", "passed to stretto.train"),
-        ("not_there:Game", "cannot be imported"),
+        ("not_there:Game", "there is no module 'not_there'"),
         ("json:JSONDecodr", "has no 'JSONDecodr'. Did you mean 'JSONDecoder'?"),
         ("json:JSONDecoder", "has no method start and no method reply"),
         ("math:pi", "is a float, not a class"),

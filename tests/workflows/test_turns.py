@@ -9,7 +9,7 @@ from stretto.algorithms.advantages import gae_credit, group_credit
 from stretto.algorithms.aggregation import aggregation_weights
 from stretto.config.rewards import RewardConfig
 from stretto.environments.judge import RewardJudge
-from stretto.environments.rewards import environment_score
+from stretto.environments.rewards.builtin.played import EnvironmentScore
 from stretto.errors import DataError, RewardError
 from stretto.roles import Completion, TurnBudget
 from stretto.runtime.pool import Drawn
@@ -103,7 +103,7 @@ def test_a_row_is_what_was_read_and_what_was_written():  # pitfalls 14, 15
     assert [(m.role, m.content) for m in t.messages] == [
         ("user", "?"), ("assistant", "ab"), ("user", "xyz"), ("assistant", "c"),
     ]  # fmt: skip
-    assert t.info["truncated"] is False and environment_score(group.prompt, t) == 0.25
+    assert t.info["truncated"] is False and EnvironmentScore()(group.prompt, t) == 0.25
     back = decode_group(encode_group(group))
     assert same(group, back) and back.trajectories[1].messages == t.messages
 
@@ -167,7 +167,7 @@ def test_text_prompts_are_answered_with_text():
 def test_a_reward_without_an_environments_score():
     (t,) = play(Generator("ab"), says(None)).trajectories
     with pytest.raises(RewardError, match="its environment gave no score"):
-        environment_score(make_prompt(), type(t)(**{f: getattr(t, f) for f in t.__slots__} | {"info": {}}))
+        EnvironmentScore()(make_prompt(), type(t)(**{f: getattr(t, f) for f in t.__slots__} | {"info": {}}))
 
 
 # --- several parts -------------------------------------------------------------------------------------------------

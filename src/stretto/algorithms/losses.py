@@ -23,7 +23,7 @@ from torch import Tensor
 
 from stretto.config.algorithms import KlKind
 from stretto.errors import ConfigError, nearest
-from stretto.imports import import_named
+from stretto.imports import find_named, is_named
 from stretto.types import LossRef, Metric, Metrics
 
 __all__ = [
@@ -226,19 +226,14 @@ def with_ess(metrics: Metrics) -> dict[str, Metric]:
 
 
 def _import_loss(use: str) -> Loss:
-    module_name, _, function_name = use.partition(":")
-    if not function_name:
+    if not is_named(use):
         raise ConfigError(
             f"there is no loss {use!r}.{nearest(use, LOSSES)} A loss of your own is named 'module:function'."
         )
-    try:
-        module = import_named(module_name)
-    except ImportError as error:
-        raise ConfigError(f"the loss {use!r}: {error}") from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise ConfigError(f"{module_name!r} has no function {function_name!r}.{nearest(function_name, dir(module))}")
-    return function
+    found = find_named(use, f"the loss {use!r}")
+    if not callable(found):
+        raise ConfigError(f"the loss {use!r} is a {type(found).__name__}. Name a function (tokens, **settings).")
+    return found
 
 
 def _policy_metrics(tokens: Tokens) -> dict[str, Metric]:

@@ -37,6 +37,7 @@ from stretto.runtime.graphs import main_graph
 from stretto.runtime.parts import Parts
 from stretto.runtime.probe import probe_weights
 from stretto.runtime.unread import refuse_unread
+from stretto.together import together
 from stretto.types import Batch, Column, Group, LossRef, Message, Prompt, Setting, StepReport, UpdateReport
 
 __all__ = ["Session", "session"]
@@ -124,7 +125,7 @@ class Session:
         several = not isinstance(prompt, Prompt)
         prompts = list(prompt) if several else [prompt]
         begin, self._next_draw = self._next_draw, self._next_draw + len(prompts)
-        groups = self._run(_together([self._group(graph, p, begin + i) for i, p in enumerate(prompts)]))
+        groups = self._run(together([self._group(graph, p, begin + i) for i, p in enumerate(prompts)]))
         return groups if several else groups[0]
 
     def train(self, groups: Iterable[Group]) -> StepReport:
@@ -328,17 +329,6 @@ def session(
             "warmed policy (such as runs/NAME/model)."
         )
     return Session(asked.recipe, asked.given)
-
-
-async def _together(work: Sequence[Coroutine[object, object, T]]) -> list[T]:
-    """The results in order; the first failure cancels the rest and is raised as it is."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _by_function(function: Callable[..., object], settings: Mapping[str, Setting]) -> LossRef:

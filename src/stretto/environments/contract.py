@@ -23,8 +23,8 @@ from typing import Literal, TypeAlias, cast
 import numpy as np
 
 from stretto.environments.faults import Fault, fault_of
-from stretto.errors import ConfigError, RewardError, nearest
-from stretto.imports import import_named
+from stretto.errors import ConfigError, RewardError
+from stretto.imports import find_named, is_named
 from stretto.types import Json, Message, Prompt
 
 __all__ = ["Factory", "Said", "Stage", "Verb", "environment_name", "resolve_environment", "said_of"]
@@ -41,22 +41,14 @@ Verb: TypeAlias = Literal["start", "reply", "end"]
 
 def resolve_environment(use: str) -> Factory:
     """The environment named ``module:Class``. Raises ConfigError with the cause."""
-    module_name, colon, name = use.partition(":")
-    if not (module_name and colon and name):
+    if not is_named(use):
         raise ConfigError(f"environment.use={use!r} is not module:Class. Name a class of (prompt, **with) that way.")
-    if module_name == "python":
+    if use.startswith("python:"):
         raise ConfigError(
             f"environment.use={use} is a class that was passed to stretto.train, and it cannot be found by name. "
             "Run from Python again with environment=..., or put the class into a module and name it module:Class."
         )
-    try:
-        module = import_named(module_name)
-    except ImportError as error:
-        raise ConfigError(f"environment.use={use}: {error}") from error
-    found = getattr(module, name, None)
-    if found is None:
-        known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
-        raise ConfigError(f"environment.use={use}: the module {module_name} has no {name!r}.{nearest(name, known)}")
+    found = find_named(use, f"environment.use={use}")
     check_factory(use, found)
     return cast("Factory", found)
 

@@ -5,9 +5,8 @@ what is counted and shown is kept, and a bounded number is under way at a time: 
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from stretto.algorithms.estimates import interval, majority, pass_at
 from stretto.config.evaluation import powers
@@ -16,12 +15,12 @@ from stretto.environments.judge import GroupDropped
 from stretto.errors import RewardError, nearest
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.parts import Parts
+from stretto.together import together
 from stretto.types import Finish, Occasion, Prompt, Trajectory
 from stretto.workflows.nodes import rollout
 
 __all__ = ["Attempt", "EvalResult", "Tried", "evaluate"]
 
-T = TypeVar("T")
 
 IN_FLIGHT = 1024
 """Attempts under way at a time: several times what an engine decodes at once, and a bound on memory and waiting."""
@@ -101,7 +100,7 @@ async def evaluate(parts: Parts, eval_set: EvalSet, *, step: int = 0, steps: int
                 return None
             return Tried(prompt=prompt, attempts=tuple(_kept(eval_set, prompt, t) for t in judged.attempts))
 
-    found = await _all([attempt(index, prompt) for index, prompt in enumerate(eval_set.prompts)])
+    found = await together([attempt(index, prompt) for index, prompt in enumerate(eval_set.prompts)])
     tried = tuple(t for t in found if t is not None)
     if not tried:
         raise RewardError(
@@ -172,14 +171,3 @@ def _vote(eval_set: EvalSet, text: str) -> str | None:
     for match in eval_set.vote.finditer(text):
         last = match.group(1) if eval_set.vote.groups else match.group()
     return None if last is None else last.strip()
-
-
-async def _all(attempts: Sequence[Coroutine[object, object, T]]) -> list[T]:
-    """The results in order; the first failure cancels the rest and is raised as it is."""
-    tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

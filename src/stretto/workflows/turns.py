@@ -9,20 +9,16 @@ the template would rewrite what already stands there, the row is left as it is a
 conversation, so that every mask and log-prob belongs to the tokens that were sampled.
 """
 
-import asyncio
-from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
 from stretto.errors import DataError
 from stretto.roles import Completion, Environment, Episode, Generate, Tokenize, TurnBudget
+from stretto.together import together
 from stretto.types import Finish, Floats, Ints, Json, Key, Masks, Message, Prompt, Span, Trajectory
 
 __all__ = ["play_attempts"]
-
-T = TypeVar("T")
 
 
 async def play_attempts(
@@ -31,19 +27,8 @@ async def play_attempts(
     """``n`` attempts against the environment, all at the same time, in key order."""
     assert environment.budget is not None
     told = _Told(prompt=prompt, generate=generate, tokens=tokens, budget=environment.budget)
-    played = await _all([environment.play(prompt, i, _Conversation(told, i).play) for i in range(n)])
+    played = await together([environment.play(prompt, i, _Conversation(told, i).play) for i in range(n)])
     return tuple(part for parts in played for part in parts)
-
-
-async def _all(attempts: Sequence[Coroutine[object, object, T]]) -> list[T]:
-    """The results in order; the first failure cancels the rest and is raised as it is."""
-    tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from stretto.environments.faults import Fault
 from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Rewards, bind
 from stretto.environments.rewards.calling import call_rewards, read_answer, settle
+from stretto.environments.rewards.forms import signature_of
 from stretto.environments.rewards.resolve import resolve_rewards
 from stretto.errors import ConfigError, DataError, RewardError
 from stretto.types import Message, Occasion, Prompt
@@ -344,3 +345,19 @@ class Threshold:
         resolve_rewards(RewardConfig.model_validate({"parts": {"a": {"use": "exact_mach"}}}))
     with pytest.raises(ConfigError, match=r"a reward was passed, and reward\.parts names others"):
         resolve_rewards(RewardConfig.model_validate({"parts": {"a": {"use": "exact_match"}}}), print)
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [lambda p, t: 1.0, lambda _, t: 1.0, lambda _p, traj: 1.0, lambda prompt, t, scale=2: 1.0],
+    ids=["letters", "blank", "blanks", "default"],
+)
+def test_first_letters_of_the_names_will_do(reward):
+    signature = signature_of(reward, "short")
+    assert (signature.form, signature.plain) == ("trajectory", True)
+
+
+@pytest.mark.parametrize("reward", [lambda t, p: 1.0, lambda x, y: 1.0, lambda p: 1.0, lambda p, t, z: 1.0])
+def test_other_letters_will_not(reward):
+    with pytest.raises(ConfigError, match="none of the accepted forms"):
+        signature_of(reward, "short")

@@ -8,8 +8,8 @@ from stretto.data.sources.chat import as_chat
 from stretto.data.sources.hf_datasets import is_dataset, rows_of
 from stretto.data.sources.jsonl import EXAMPLE
 from stretto.data.sources.rows import Draft, Row, Taken
-from stretto.errors import ConfigError, DataError, nearest
-from stretto.imports import import_named
+from stretto.errors import ConfigError, DataError
+from stretto.imports import find_named, is_named
 from stretto.types import Prompt
 
 __all__ = ["name_of_objects", "read_objects"]
@@ -65,14 +65,6 @@ def _item(config: PythonPrompts, place: str, index: int, item: object) -> Row | 
 
 def _import(use: str) -> object:
     """The object named ``module:name``."""
-    module_name, colon, name = use.partition(":")
-    if not (module_name and colon and name):
+    if not is_named(use):
         raise ConfigError(f"prompts.use={use!r} is not of the form module:name. Write it so, such as my_tasks:train.")
-    try:
-        module = import_named(module_name)
-    except ImportError as error:
-        raise ConfigError(f"prompts.use={use}: {error}") from error
-    if not hasattr(module, name):
-        public = [known for known in vars(module) if not known.startswith("_")]
-        raise ConfigError(f"prompts.use={use}: the module {module_name} has no {name!r}.{nearest(name, public)}")
-    return getattr(module, name)
+    return find_named(use, f"prompts.use={use}")

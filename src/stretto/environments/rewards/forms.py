@@ -2,7 +2,7 @@
 
 | form | parameters |
 |---|---|
-| ours | ``(prompt, trajectory)``, ``context`` too |
+| ours | ``(prompt, trajectory)``, ``context`` too; or these two by their first letters, ``(p, t)``, ``(_, traj)`` |
 | a group's | ``(prompt, trajectories)`` or ``(group)``, ``context`` too |
 | TRL's | ``(prompts, completions, **columns)``, with ``completion_ids``, ``trainer_state``, ``log_metric`` if wanted |
 | verl's | ``(data_source, solution_str, ground_truth, extra_info=None)`` |
@@ -75,7 +75,17 @@ def signature_of(reward: Reward, name: str) -> Signature:
         _refuse_trl(name, missing)
         required = frozenset(missing) - _TRLS
         return Signature(form="trl", names=frozenset(names), required=required, rest=rest)
+    if _abbreviated(names, missing) and _by_place(named):
+        return Signature(form="trajectory", names=frozenset({"prompt", "trajectory"}), plain=True)
     raise ConfigError(f"the reward {name!r} takes {_shown(parameters)}, which is none of the accepted forms: {FORMS}.")
+
+
+def _abbreviated(names: list[str], missing: list[str]) -> bool:
+    """Whether the two parameters that a call must give are prompt and trajectory by their first letters (or ``_``)."""
+    full = ("prompt", "trajectory")
+    return names[:2] == missing and all(
+        name.startswith("_") or word.startswith(name) for name, word in zip(missing, full, strict=True)
+    )
 
 
 def _preset(reward: Reward) -> Collection[str]:

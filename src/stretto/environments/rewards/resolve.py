@@ -9,7 +9,7 @@ from stretto.environments.rewards.contract import Part, Reward, Rewards
 from stretto.environments.rewards.forms import FORMS, bind
 from stretto.environments.rewards.settings import with_settings
 from stretto.errors import ConfigError, nearest
-from stretto.imports import import_named
+from stretto.imports import find_named, is_named
 
 __all__ = ["resolve_reward", "resolve_rewards"]
 
@@ -54,22 +54,14 @@ def _part(name: str | None, use: str, settings: Mapping[str, object], key: str, 
 def _find(use: str, key: str) -> Reward:
     if use in BUILTIN:
         return BUILTIN[use]
-    module_name, colon, name = use.partition(":")
-    if not (module_name and colon and name):
+    if not is_named(use):
         raise ConfigError(f"{key}.use={use!r} is no built-in reward and not module:function.{nearest(use, BUILTIN)}")
-    if module_name == "python":
+    if use.startswith("python:"):
         raise ConfigError(
             f"{key}.use={use} is a function that was passed to stretto.train, and it cannot be found by name. "
             "Run from Python again with reward=..., or put the function into a module and name it module:function."
         )
-    try:
-        module = import_named(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{key}.use={use}: {error}") from error
-    found = getattr(module, name, None)
-    if found is None:
-        known = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
-        raise ConfigError(f"{key}.use={use}: the module {module_name} has no {name!r}.{nearest(name, known)}")
+    found = find_named(use, f"{key}.use={use}")
     if not callable(found):
         raise ConfigError(f"{key}.use={use} is a {type(found).__name__}, not a function. Name a function of {FORMS}.")
     return found
