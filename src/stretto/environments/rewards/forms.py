@@ -83,8 +83,10 @@ def signature_of(reward: Reward, name: str) -> Signature:
 def _abbreviated(names: list[str], missing: list[str]) -> bool:
     """Whether the two parameters that a call must give are prompt and trajectory by their first letters (or ``_``)."""
     full = ("prompt", "trajectory")
-    return names[:2] == missing and all(
-        name.startswith("_") or word.startswith(name) for name, word in zip(missing, full, strict=True)
+    return (
+        len(missing) == 2
+        and names[:2] == missing
+        and all(name.startswith("_") or word.startswith(name) for name, word in zip(missing, full, strict=True))
     )
 
 
