@@ -9,7 +9,7 @@ from types import ModuleType
 
 from stretto.errors import ConfigError, nearest
 
-__all__ = ["find_named", "import_named", "is_named"]
+__all__ = ["find_named", "import_named", "is_named", "told"]
 
 
 def is_named(use: str) -> bool:
@@ -56,6 +56,11 @@ def import_named(module: str) -> ModuleType:
         raise ImportError(
             f"the module {module} cannot be imported ({type(error).__name__}: {what}{_place(error)}). {remedy}"
         ) from error
+
+
+def told(error: BaseException) -> str:
+    """An exception of a user's code that was called while a run is prepared: its type, message, file and line."""
+    return f"{type(error).__name__}: {error}{_place(error)}"
 
 
 def _place(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,20 @@ def write(path: str, *lines: str) -> str:
         (["train", "quickstart", "sampling.top_p=0.9"], "ratios would be wrong"),
         (["train", "quickstart", "engine.threads=2"], "engine.threads"),
         (["train", "quickstart", "prompts.held_out=0"], "held_out"),
+        (["train", "quickstart", "evaluate.sets={3: {prompts: {type: builtin}}}"], "the key 3 in evaluate.sets"),
+        (["train", "quickstart", "reward.with={ignore_case: {1: 2}}"], "the key 1 in reward.with.ignore_case"),
+        (["train", "quickstart", f"seed={'9' * 5000}"], "4300 digits"),
+        (["train", "quickstart", "sampling.n=\0"], "special characters"),
+        (["train", "quickstart", f"name={'a' * 300}"], "name=aaa"),
+        (["train", "quickstart", "runs_dir=/dev/null"], "is no folder"),
+        (["train", "quickstart", f"model.path={'a' * 5000}"], "the model folder"),
+        (["train", "quickstart", f"evaluate.sets={{{'a' * 300}: {{prompts: {{type: builtin}}}}}}"], "at most 64"),
+        (["train", "quickstart", "reward={parts: {a/b: {use: exact_match}}}"], "reward.parts has a part called 'a/b'"),
+        (["train", "quickstart", "reward={parts: {'': {use: exact_match}}}"], "reward.parts has a part called ''"),
+        (["train", "quickstart", "reward={parts: {a: {use: exact_match}}}", "evaluate.score=b"], "evaluate.score='b'"),
+        (["train", "quickstart", "reward.use=environment"], "the recipe has none"),
+        (["train", "quickstart", "sampling.temperature=1e-300"], "0.001 or more"),
+        (["train", "quickstart", "evaluate.max_tokens=1000"], "Set evaluate.max_tokens=505 or less"),
         (["graph", "gppo"], "Did you mean 'ppo'?"),
         (["resume", "nothing"], "no run"),
         (["runs", "shwo"], "show"),
@@ -82,6 +97,97 @@ def test_data_files(refused):
     said = refused("train", "quickstart", *jsonl(long, max_prompt_tokens=20))
     assert "line 2" in said
     assert "51" in said
+
+
+def test_names_that_no_file_can_have_and_rows_beyond_all_rows(refused):
+    # pitfall 35
+    assert "is no name of a file" in refused("train", "quickstart", *jsonl("a" * 5000))
+    good = write("good.jsonl", *[json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(5)])
+    assert "prompts.slice" in refused("train", "quickstart", *jsonl(good), f"prompts.slice=:{'9' * 30}")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("def f():\n    raise RuntimeError('boom')", "RuntimeError: boom"),
+        ("def f():\n    yield '1+1='\n    raise SystemExit(0)", "SystemExit: 0"),
+        ("def f(rows):\n    return rows", "needs rows"),
+    ],
+)
+def test_prompts_of_a_function_that_fails(refused, body, says):
+    # pitfall 35
+    write("failing_prompts.py", body)
+    sys.modules.pop("failing_prompts", None)
+    said = refused("train", "quickstart", "prompts.type=python", "prompts.use=failing_prompts:f", *FAKE)
+    assert "prompts.use=failing_prompts:f" in said
+    assert says in said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("steps: \0 3", "special characters"), (f"seed: {'9' * 5000}", "4300 digits"), (f"a: {'[' * 5000}", "deep")],
+)
+def test_recipes_that_yaml_cannot_read(refused, text, says):
+    # pitfall 35
+    said = refused("train", write("own.yaml", text))
+    assert "own.yaml" in said
+    assert says in said
+
+
+def test_a_recipe_of_a_function_that_fails(refused):
+    # pitfall 35
+    write("failing_recipe.py", "def f():\n    return {}['steps']")
+    said = refused("train", "failing_recipe:f")
+    assert "KeyError" in said
+    assert "failing_recipe.py, line 2" in said
+
+
+ENVIRONMENT = """
+class Good:
+    def __init__(self, prompt, limit=3): pass
+    def start(self): return None
+    def reply(self, text): return None
+
+class NoPrompt:
+    def start(self): return None
+    def reply(self, text): return None
+
+class Start(Good):
+    def start(self, first): return None
+
+class Reply(Good):
+    def reply(self): return None
+
+class Score(Good):
+    def score(self, text): return 1.0
+
+class Needs(Good):
+    def __init__(self, prompt, secret): pass
+
+def nothing(): return Good(None)
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (["environment.use=own_env:NoPrompt"], "takes no prompt"),
+        (["environment.use=own_env:nothing"], "takes no prompt"),
+        (["environment.use=own_env:Start"], "its method start cannot be called as start()"),
+        (["environment.use=own_env:Reply"], "its method reply cannot be called as reply(text)"),
+        (["environment.use=own_env:Score"], "its method score cannot be called as score()"),
+        (["environment.use=own_env:Needs"], "Set environment.with.secret=VALUE"),
+        (["environment.use=own_env:Good", "environment.with.limitt=3"], "Did you mean 'limit'?"),
+        (["environment.use=own_env:Good", "environment.with.prompt=3"], "environment.with.prompt is set"),
+        (["environment.use=own_env:Good", "reward.use=environment"], "has no method score"),
+        (["environment.use=own_env:Good", "environment.max_total_tokens=9999"], "environment.max_total_tokens=512 or"),
+    ],
+)
+def test_environments_that_cannot_be_played(refused, keys, says):
+    # pitfalls 25, 35
+    write("own_env.py", ENVIRONMENT)
+    sys.modules.pop("own_env", None)
+    assert says in refused("train", "quickstart", "steps=1", "warmup=null", *keys)
 
 
 def test_a_model_folder_without_weights(refused):

@@ -185,6 +185,10 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def failing(prompt, trajectory):
+    raise RuntimeError("broken")
+
+
 def fake_run(name, **evaluate):
     return start(recipe_from_mapping({**FAKE, "name": name, "evaluate": evaluate}))
 
@@ -201,7 +205,7 @@ def test_adding_a_set_changes_no_other_number():
 
 
 def test_a_set_has_its_own_reward_and_settings_and_is_what_stands_for_a_run_without_held_out(capsys):
-    reward = {"use": "environment", "workers": 0}
+    reward = {"use": f"{__name__}:failing", "workers": 0}
     with pytest.raises(RewardError):
         fake_run("wrong", sets={"own": {"prompts": SUMS, "reward": reward}})
     recipe = {**FAKE, "name": "mine", "prompts": {"max": 4, "held_out": 0}}

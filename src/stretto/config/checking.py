@@ -4,7 +4,7 @@ Every line has the full dotted key, what was given, what may be given, and where
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -37,6 +37,7 @@ Problems = list[tuple[str, str]]
 
 def build_recipe(tree: Mapping[str, Any], places: Mapping[str, str]) -> Recipe:
     """The recipe of a mapping. Raises ConfigError with every problem; ``places`` says where keys were written."""
+    _refuse_strange_keys(tree, "")
     problems: Problems = []
     checked = _check(tree, Recipe, "", problems)
     try:
@@ -50,6 +51,18 @@ def build_recipe(tree: Mapping[str, Any], places: Mapping[str, str]) -> Recipe:
         lines = [f"{places[key]}: {text}" if key in places else text for key, text in problems]
         raise ConfigError("\n".join(dict.fromkeys(lines)))
     return recipe
+
+
+def _refuse_strange_keys(tree: object, prefix: str) -> None:
+    """Raises ConfigError for a key that is no text, such as 3 in ``{3: ...}``, however deep."""
+    below = as_mapping(tree)
+    for name, value in below.items() if below is not None else ():
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - Python and YAML hold any
+            where = f" in {prefix.rstrip('.')}" if prefix else ""
+            raise ConfigError(f"the key {name!r}{where} is not text. Quote it.")
+        _refuse_strange_keys(value, f"{prefix}{name}.")
+    for item in cast("Sequence[object]", tree) if isinstance(tree, list | tuple) else ():
+        _refuse_strange_keys(item, prefix)
 
 
 def known_keys(model: SectionType = Recipe, prefix: str = "") -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import Field, model_validator
 
-from stretto.config.base import Section
+from stretto.config.base import Section, check_name
 from stretto.config.prompts import Prompts
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import check_stops
@@ -15,8 +15,6 @@ __all__ = ["HELD_OUT", "EvalSetConfig", "EvalSettings", "EvaluateConfig", "power
 
 HELD_OUT = "held_out"
 """The set that exists when ``prompts.held_out`` is above 0."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +111,7 @@ class EvaluateConfig(Section):
                     f"evaluate.sets has a set called {HELD_OUT}, which is the share that prompts.held_out keeps from "
                     "training. Give it another name."
                 )
-            if not _NAME.fullmatch(name):
-                raise ValueError(
-                    f"evaluate.sets has a set called {name!r}. A name has letters, digits, '_' and '-', a letter or "
-                    "digit first."
-                )
+            check_name("evaluate.sets has a set", name)
         return self
 
     @model_validator(mode="after")

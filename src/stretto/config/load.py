@@ -13,7 +13,7 @@ from stretto.config.overrides import apply, parse_overrides
 from stretto.config.reading import SUFFIXES, Layer, find_recipe, read_layers
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, nearest
-from stretto.imports import import_named
+from stretto.imports import import_named, told
 
 __all__ = ["LoadedRecipe", "load_recipe", "recipe_from_mapping"]
 
@@ -76,7 +76,12 @@ def _from_function(source: str) -> Layer:
             "parameters that returns a Recipe or a mapping; a workflow is a function under @workflow, which a recipe "
             "takes as workflow=module:function."
         )
-    made = function()
+    try:
+        made = function()
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
+        raise ConfigError(f"the recipe {source!r} failed ({told(error)}). Mend it there.") from error
     if isinstance(made, Recipe):
         return Layer(tree=given_tree(made))
     mapping = as_mapping(made)

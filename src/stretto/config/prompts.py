@@ -29,6 +29,8 @@ __all__ = [
     "slice_of",
 ]
 
+_LAST_ROW = 2**60
+
 TooLong = Literal["fail", "skip", "truncate"]
 
 
@@ -39,6 +41,8 @@ def slice_of(text: str) -> slice:
         bounds = [int(part) if part.strip() else None for part in parts]
     except ValueError:
         bounds = []
+    if any(abs(bound) > _LAST_ROW for bound in bounds if bound is not None):
+        raise ValueError(f"prompts.slice={text} goes beyond row {_LAST_ROW}. Leave out the end to take all.")
     if len(bounds) not in (2, 3) or (len(bounds) == 3 and bounds[2] is not None and bounds[2] < 1):
         raise ValueError(
             f"prompts.slice={text} is no slice: it must be start:stop or start:stop:step, with a step of 1 or more. "

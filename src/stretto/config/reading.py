@@ -59,6 +59,8 @@ def parse_value(text: str, what: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{what}: not a YAML value ({error.problem}). Quote text that has YAML's signs.") from error
+    except (yaml.reader.ReaderError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{_cut(what)}: not a YAML value ({_reason(error)}).") from error
 
 
 def find_recipe(source: str, packaged: Path, relative_to: Path) -> Path:
@@ -106,7 +108,10 @@ def _read(path: Path) -> Layer:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the recipe file {path} cannot be read: {error}.") from error
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:  # it looks for signs that no text has as soon as it is made
+        raise ConfigError(f"{path}: not text: {error.reason} at character {error.position}.") from error
     try:
         node = loader.get_single_node()
         if node is None:
@@ -116,13 +121,26 @@ def _read(path: Path) -> Layer:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
         raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}.") from error
-    except yaml.reader.ReaderError as error:
-        raise ConfigError(f"{path}: not text: {error.reason} at character {error.position}.") from error
+    except ConfigError:  # a ValueError too
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {_reason(error)}.") from error
     finally:
         loader.dispose()
     if tree is None:
         raise ConfigError(f"{path}: a recipe is a mapping of keys to values, and this is a single value or a list.")
     return Layer(tree=dict(tree), places=places)
+
+
+def _reason(error: Exception) -> str:
+    """What PyYAML does not tell in its own way: signs that no text has, numbers of thousands of digits, depth."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"{error.reason} at character {error.position}"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else f"{error}".partition(";")[0]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _places(node: yaml.Node, path: Path, prefix: str = "", above: tuple[yaml.Node, ...] = ()) -> list[tuple[str, str]]:

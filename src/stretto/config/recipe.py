@@ -20,7 +20,7 @@ __all__ = ["Recipe"]
 class Recipe(Section):
     """A run, whole: what is trained, on what, how, where, and what is kept."""
 
-    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
     """The run's folder under ``runs_dir``; null: a fresh one from the recipe's name."""
     runs_dir: str = "runs"
     """Where runs are kept."""

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, create_model, model_validator
 
-from stretto.config.base import Section
+from stretto.config.base import Section, check_name
 from stretto.config.fields import as_mapping
 
 __all__ = ["RewardConfig", "RewardPart"]
@@ -78,6 +78,8 @@ class RewardConfig(_Settings):
             )
         if self.parts is None:
             return self
+        for name in self.parts:
+            check_name("reward.parts has a part", name)
         if self.settings:
             raise ValueError("reward.with is set beside reward.parts. Write it in the part: reward.parts.NAME.with.")
         if not any(part.weight for part in self.parts.values()):

@@ -29,7 +29,7 @@ class SamplingConfig(Section):
     """Trajectories per group."""
     max_tokens: int = Field(default=16, ge=1)
     """Longest completion, in tokens."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=1e-3)
     """Sampling temperature of training rollouts."""
     top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all."""

@@ -5,6 +5,7 @@ Owns the names of the built-in models and the download. It does not own what is 
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,13 +80,23 @@ def folder_of(path: str) -> Path | None:
         if path not in BUILTINS:
             raise DataError(f"there is no built-in model {path!r}.{nearest(path, BUILTINS)}")
         return smollm_folder() if path == SMOLLM2 else None
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
+    folder = Path(path)
+    with suppress(RuntimeError):  # ~ of somebody who does not exist here
+        folder = folder.expanduser()
+    if not _is_folder(folder):
+        shown = path if len(path) <= 200 else f"{path[:197]}..."
         raise DataError(
-            f"the model folder {path!r} does not exist. Set model.path to a local folder with config.json, "
+            f"the model folder {shown!r} does not exist. Set model.path to a local folder with config.json, "
             f"*.safetensors and tokenizer.json, to a hub id such as Qwen/Qwen3-0.6B, or to {' or '.join(BUILTINS)}."
         )
     return folder
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no folder can have: too long, or with a sign that none may have
+        return False
 
 
 def _download(name: str, revision: str | None) -> Path:

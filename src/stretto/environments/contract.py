@@ -27,7 +27,17 @@ from stretto.errors import ConfigError, RewardError
 from stretto.imports import find_named, is_named
 from stretto.types import Json, Message, Prompt
 
-__all__ = ["Factory", "Said", "Stage", "Verb", "environment_name", "resolve_environment", "said_of"]
+__all__ = [
+    "Factory",
+    "Said",
+    "Stage",
+    "Verb",
+    "check_factory",
+    "check_settings",
+    "environment_name",
+    "resolve_environment",
+    "said_of",
+]
 
 Factory: TypeAlias = Callable[..., object]
 """What makes an environment: a class, or a function of ``(prompt, **with)``."""
@@ -65,6 +75,62 @@ def check_factory(use: str, factory: object) -> None:
             f"environment.use={use} has no method {' and no method '.join(missing)}. An environment has start() and "
             "reply(text); add what is missing."
         )
+
+
+def check_settings(use: str, factory: Factory, settings: Mapping[str, Json]) -> None:
+    """Refuse settings (``with``) that it has no parameter for, or lacks, and methods that cannot be called as they are.
+
+    Told by signatures: nothing of the user's runs here. What does not show one is left to the first attempt.
+    """
+    parameters = _parameters(factory)
+    if parameters is not None:
+        _check_parameters(use, parameters, settings)
+    if not isinstance(factory, type):
+        return
+    for name, given in (("start", ("self",)), ("reply", ("self", "text")), ("score", ("self",)), ("close", ("self",))):
+        method = inspect.getattr_static(factory, name, None)
+        if not inspect.isfunction(method):  # a static method, a wrapper of some kind, or none
+            continue
+        try:
+            inspect.signature(method).bind(*given)
+        except TypeError as error:
+            takes = f"{name}({', '.join(given[1:])})"
+            raise ConfigError(
+                f"environment.use={use}: its method {name} cannot be called as {takes} ({error}). Write it so that it "
+                "can; more parameters need defaults."
+            ) from error
+
+
+def _check_parameters(use: str, parameters: Sequence[inspect.Parameter], settings: Mapping[str, Json]) -> None:
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if not by_place and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ConfigError(
+            f"environment.use={use} takes no prompt. An environment is made as Class(prompt, **with) for every "
+            "attempt: give its __init__ (or the function) a parameter prompt."
+        )
+    named = [p for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    known = [p.name for p in named]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for name in settings:
+            if name not in known:
+                raise ConfigError(
+                    f"environment.with.{name} is set, and {use} has no parameter {name} beside the prompt."
+                    f"{nearest(name, known) if known else ' It takes none; remove it.'}"
+                )
+    lacking = [p.name for p in named if p.default is p.empty and p.name not in settings]
+    if lacking:
+        raise ConfigError(
+            f"environment.use={use} needs {', '.join(lacking)} beside the prompt. Set environment.with.{lacking[0]}"
+            "=VALUE, or give the parameter a default."
+        )
+
+
+def _parameters(factory: Factory) -> Sequence[inspect.Parameter] | None:
+    """What it takes, or None if it does not say."""
+    try:
+        return list(inspect.signature(factory).parameters.values())
+    except (ValueError, TypeError):
+        return None
 
 
 def environment_name(factory: Factory) -> str:

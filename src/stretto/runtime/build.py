@@ -23,7 +23,7 @@ from stretto.data.locations import folder_of, is_hub_id, locate
 from stretto.data.order import split
 from stretto.data.sources import Intake, read_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
-from stretto.environments.contract import Factory, resolve_environment
+from stretto.environments.contract import Factory, check_factory, check_settings, resolve_environment
 from stretto.environments.episodes import Episodes
 from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Reward, Rewards
@@ -38,6 +38,7 @@ from stretto.runtime.eval_sets import main_sets, own_rewards, warmup_sets
 from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, main_phase, warmup_phase
+from stretto.runtime.scores import check_scores
 from stretto.runtime.worker import Worker
 from stretto.store import PromptsBody
 from stretto.testing import FakeBackend, FakeEngine
@@ -114,7 +115,7 @@ class Job:
     @property
     def longest(self) -> int:
         """Tokens of the longest row that may come to be, in training or evaluation."""
-        return max(tokens for tokens, _ in self.lengths())
+        return max(length.tokens for length in self.lengths())
 
     @property
     def longest_prompt(self) -> int:
@@ -122,19 +123,31 @@ class Job:
         evaluated = (prompt for phase in self.phases for s in phase.sets for prompt in s.prompts)
         return max(len(p.token_ids) for p in (*self.train, *self.held_out, *evaluated))
 
-    def lengths(self) -> Iterator[tuple[int, str]]:
-        """Tokens of the longest prompt with the longest completion, or of the longest attempt of several turns, and
-        what they are of."""
-        max_tokens = self.recipe.sampling.max_tokens
-        what = f"the longest prompt with sampling.max_tokens={max_tokens}"
-        yield max(len(p.token_ids) for p in (*self.train, *self.held_out)) + max_tokens, what
+    def lengths(self) -> Iterator["Length"]:
+        """The longest prompt with the longest completion of each kind, and the longest attempt of several turns."""
+        key, limit = "sampling.max_tokens", self.recipe.sampling.max_tokens
+        prompt = max(len(p.token_ids) for p in (*self.train, *self.held_out))
+        yield Length(tokens=prompt + limit, what=f"the longest prompt with {key}={limit}", key=key, limit=limit)
         for phase in self.phases:
             for s in phase.sets:
-                what = f"the longest prompt of evaluation set {s.name} with its max_tokens={s.sampling.max_tokens}"
-                yield max(len(p.token_ids) for p in s.prompts) + s.sampling.max_tokens, what
+                limit = s.sampling.max_tokens
+                what = f"the longest prompt of evaluation set {s.name} with its max_tokens={limit}"
+                prompt = max(len(p.token_ids) for p in s.prompts)
+                yield Length(tokens=prompt + limit, what=what, key=s.max_tokens_key, limit=limit)
         several = self.recipe.environment
         if several is not None:
-            yield several.max_total_tokens, f"an attempt of environment.max_total_tokens={several.max_total_tokens}"
+            key, limit = "environment.max_total_tokens", several.max_total_tokens
+            yield Length(tokens=limit, what=f"an attempt of {key}={limit}", key=key, limit=limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """Tokens of a row that may come to be, ``what`` it is, and the ``key`` of the recipe that allows it ``limit``."""
+
+    tokens: int
+    what: str
+    key: str
+    limit: int
 
 
 def _hash(prompts: Sequence[Prompt]) -> str:
@@ -163,6 +176,9 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     environment = given.environment
     if recipe.environment is not None and environment is None:
         environment = resolve_environment(recipe.environment.use)
+    if recipe.environment is not None and environment is not None:
+        check_factory(recipe.environment.use, environment)
+        check_settings(recipe.environment.use, environment, recipe.environment.settings)
     tokenizer = load_tokenizer(model.path)
     intake = read_prompts(recipe.prompts, tokenizer, given.prompts)
     train, held_out = split(intake.prompts, recipe.prompts.held_out, recipe.seed)
@@ -193,6 +209,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         environment=environment,
     )
     max_len_of(job)
+    check_scores(recipe, rewards, job.set_rewards, [s for phase in phases for s in phase.sets], environment)
     _check_vocabulary(job)
     _check_judged(job)
     return job
@@ -292,7 +309,8 @@ def max_len_of(job: Job) -> int:
             f"environment.max_total_tokens={several.max_total_tokens} leaves nothing to write after the longest "
             f"prompt, which has {job.longest_prompt} tokens. Raise it, or use shorter prompts."
         )
-    longest, needs = max(job.lengths(), key=lambda length: length[0])
+    needed = max(job.lengths(), key=lambda length: length.tokens)
+    longest, needs = needed.tokens, needed.what
     if isinstance(e, FakeEngineConfig):
         return longest
     if e.max_len and e.max_len < longest:
@@ -304,22 +322,26 @@ def max_len_of(job: Job) -> int:
     if positions is not None and (e.max_len or longest) > positions:
         raise DataError(
             f"{needs} is {longest} tokens (engine.max_len={e.max_len}), and the model was made for {positions}. "
-            f"Set {_shorter(job, positions)}."
+            f"Set {_shorter(job, needed, positions)}."
         )
     return e.max_len or longest
 
 
-def _shorter(job: Job, positions: int) -> str:
-    """The keys that make a prompt and its completion fit into the model's positions, with values that do."""
-    e, recipe = job.recipe.engine, job.recipe
+def _shorter(job: Job, needed: Length, positions: int) -> str:
+    """The keys that make a row fit into the model's positions, with values that do."""
+    e = job.recipe.engine
     if isinstance(e, NativeEngineConfig) and e.max_len > positions:
         return f"engine.max_len=0, or at most {positions}"
-    left = positions - recipe.sampling.max_tokens
-    if isinstance(recipe.prompts, AdditionPrompts) or left < 1:
-        return f"sampling.max_tokens below {recipe.sampling.max_tokens}"
+    prompt = needed.tokens - needed.limit
+    if needed.limit > positions // 2 and prompt < positions:
+        return f"{needed.key}={positions - prompt} or less"
+    left = positions - needed.limit
+    a_set = needed.key.startswith(("evaluate.", "warmup."))
+    if isinstance(job.recipe.prompts, AdditionPrompts) or a_set or left < 1:
+        return f"{needed.key} below {needed.limit}"
     return (
         f"prompts.max_prompt_tokens={left} with prompts.too_long=skip (or truncate, for plain text), or a lower "
-        "sampling.max_tokens"
+        f"{needed.key}"
     )
 
 

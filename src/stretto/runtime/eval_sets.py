@@ -5,7 +5,7 @@ Made before a run is created. Sampling and counting themselves are ``evaluation`
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto.config.evaluation import HELD_OUT, EvalSettings, EvaluateConfig, settings_of
 from stretto.config.recipe import Recipe
@@ -26,6 +26,7 @@ class EvalSet:
 
     An attempt is right if its ``score`` (a named reward; None: the total) is ``full_mark`` or more. ``vote`` finds the
     answer in a text. ``judge`` is the key of the recipe under which its reward stands, empty for the recipe's own.
+    ``max_tokens_key`` is where the recipe says how long a completion may be.
     """
 
     name: str
@@ -37,6 +38,7 @@ class EvalSet:
     full_mark: float = 1.0
     vote: re.Pattern[str] | None = None
     judge: str = ""
+    max_tokens_key: str = "sampling.max_tokens"
 
 
 def main_sets(recipe: Recipe, held_out: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[EvalSet, ...]:
@@ -68,12 +70,19 @@ def _sets(
 ) -> tuple[EvalSet, ...]:
     found = [(HELD_OUT, held_out, "")] if held_out else []
     found += list(_further(recipe, evaluate, where, tokenizer))
-    return tuple(
-        _set(
-            name, prompts, judge, settings_of(evaluate, name), _sampling(recipe, settings_of(evaluate, name), tokenizer)
-        )
-        for name, prompts, judge in found
-    )
+    made: list[EvalSet] = []
+    for name, prompts, judge in found:
+        settings = settings_of(evaluate, name)
+        one = _set(name, prompts, judge, settings, _sampling(recipe, settings, tokenizer))
+        made.append(replace(one, max_tokens_key=_max_tokens_key(evaluate, where, name)))
+    return tuple(made)
+
+
+def _max_tokens_key(evaluate: EvaluateConfig, where: str, name: str) -> str:
+    own = evaluate.sets.get(name)
+    if own is not None and own.max_tokens is not None:
+        return f"{where}.{name}.max_tokens"
+    return "sampling.max_tokens" if evaluate.max_tokens is None else f"{where.removesuffix('.sets')}.max_tokens"
 
 
 def _further(

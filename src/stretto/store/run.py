@@ -107,6 +107,8 @@ class RunStore:
     @classmethod
     def create(cls, runs_dir: Path, spec: RunSpec) -> "RunStore":
         """A new run. Raises ConfigError if ``spec.name`` exists already, StoreError if the disk refuses."""
+        if runs_dir.exists() and not runs_dir.is_dir():
+            raise ConfigError(f"runs_dir={runs_dir} is no folder, and runs are folders in it. Set it to one.")
         try:
             runs_dir.mkdir(parents=True, exist_ok=True)
             path = _new_folder(runs_dir, spec)

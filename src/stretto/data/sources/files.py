@@ -35,6 +35,12 @@ def _matching(name: str, kind: str) -> list[Path]:
             raise DataError(f"prompts.path={name} is no built-in sample.{nearest(sample, samples)}")
         return [samples[sample]]
     path = Path(name)
+    try:
+        path.exists()
+    except (OSError, ValueError) as error:  # a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        shown = name if len(name) <= 80 else f"{name[:77]}..."
+        raise DataError(f"prompts.path={shown!r} is no name of a file ({reason}). Set it to a {kind} file.") from error
     if has_magic(name) and not path.exists():
         found = sorted(Path(match) for match in glob(name, recursive=True) if Path(match).is_file())
         if not found:

@@ -101,6 +101,13 @@ class Rewards:
         """How messages call it."""
         return " + ".join(part.name for part in self.parts)
 
+    @property
+    def score_names(self) -> tuple[str, ...] | None:
+        """The names of all scores, as far as they are known before one is returned; None: a reward may give a dict."""
+        if self.named or self.parts[0].signature.form == "verl":
+            return tuple(part.name for part in self.parts)
+        return None
+
     def total(self, scores: Scores) -> float:
         """The scalar reward: the sum of weight x score over the scores that apply."""
         if not self.named:
