@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias, cast
 import numpy as np
 
 from stretto.environments.faults import Fault, fault_of
-from stretto.errors import ConfigError, RewardError
+from stretto.errors import ConfigError, RewardError, nearest
 from stretto.imports import find_named, is_named
 from stretto.types import Json, Message, Prompt
 
