@@ -105,17 +105,21 @@ def test_a_check_counts_what_is_trained(folder):
 
 @pytest.mark.slow
 def test_adapters_learn(folder):
-    """From a model that adds one time in four: reinforcement of 18,944 numbers a layer, of 1 M in all."""
+    """Reinforcement of 94,208 numbers beside a model of 1 M that can add a little.
+
+    Looked at is the reward of 2,560 samples at each end, whose difference has a standard error of 1.3 points; held-out
+    accuracy on 80 problems has one of 5.5, too many to tell. Three seeds gave +9.2, +6.4 and +8.9 points.
+    """
     addition = {"type": "builtin", "name": "addition", "max": 19}
     warmup = {"lr": 7e-4, "groups_per_step": 128, "until": {"held_out/accuracy": 0.35}, "evaluate": {"every": 5}}
     short = {"prompts": addition, "sampling": {"n": 8, "max_tokens": 5}, "schedule": {"groups_per_step": 16}}
     base = start(recipe(folder, "base", **short, warmup=warmup, steps=1, model={}, backend={"lr": 1e-5, "threads": 1}))
     model = {"path": str(base.path / "model"), "lora": {"rank": 8}}
-    backend, evaluate = {"lr": 1e-3, "threads": 1}, {"every": 50}
-    once = {**short, "warmup": None, "backend": backend, "evaluate": evaluate, "save": {}}
+    once = {**short, "warmup": None, "backend": {"lr": 1e-3, "threads": 1}, "save": {}}
     run = start(recipe(folder, "learns", **once, steps=100, model=model))
-    accuracies = [event.body.accuracy for event in run.evaluations()]
-    assert accuracies[-1] > accuracies[0] + 0.15, accuracies
+    rewards = [value for _, value in run.history("reward/mean")]
+    first, last = sum(rewards[:20]) / 20, sum(rewards[-20:]) / 20
+    assert last > first + 0.04, (first, last)
 
 
 def test_a_model_of_the_hub_is_named_by_its_id(tmp_path, monkeypatch):
