@@ -186,3 +186,30 @@ def test_a_recipe_by_name_file_and_mapping_are_one(tmp_path):
     assert kept.backend.lr_decay == "linear"
     assert json.loads(kept.model_dump_json())["warmup"] is not None
     assert ask("quickstart", {"warmup": None}, reward="exact_match").recipe.reward.workers == 0
+
+
+def test_rollouts_from_weights_that_were_not_published_are_refused():
+    """pitfall 9: the bound on staleness holds in a loop of one's own."""
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        s.train(s.rollout(s.prompts(4)))
+        with pytest.raises(ConfigError, match=r"1 update\(s\) have not been published.*Call publish\(\)"):
+            s.rollout(s.prompts(1))
+        s.publish()
+        s.rollout(s.prompts(1))
+    with stretto.session("grpo", reward=digits, **SETTINGS | {"schedule": {"max_staleness": 1}}) as s:
+        s.train(s.rollout(s.prompts(1)[0]))
+        s.rollout(s.prompts(1))
+
+
+def test_what_cannot_be_rolled_out_or_trained_on_is_said():
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        with pytest.raises(ConfigError, match=r"given a str \('hello'\).*prompt\(\.\.\.\)"):
+            s.rollout(["hello"])
+        with pytest.raises(ConfigError, match="no group was given"):
+            s.train([])
+        with pytest.raises(DataError, match=r"has 14 tokens.*max_len\": 20"):
+            s.prompt("much too long")
+        with pytest.raises(DataError, match="no JSON"):
+            s.prompt("a", answer=object())
+    with stretto.session("grpo", reward=digits, engine={"max_len": 64}, **SETTINGS) as s:
+        assert len(s.rollout(s.prompt("much too long"), n=2).trajectories) == 2

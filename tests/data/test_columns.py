@@ -97,7 +97,7 @@ def test_verl_rows_are_read_as_they_are():
 def test_objects_have_columns_too():
     rows = [{"q": "a", "a": np.int64(1), "uid": "x"}, {"q": "b", "a": 2}]
     first, second = python(rows, prompt="q", answer="a")
-    assert (first.uid, first.text, first.data, second.uid) == ("x", "a", {"answer": 1}, "1")
+    assert (first.uid, first.text, first.data, second.uid) == ("x", "a", {"a": 1, "answer": 1}, "1")
 
 
 @settings(max_examples=60)

@@ -49,7 +49,7 @@ def test_jsonl_keeps_what_judges_and_numbers_lines(tmp_path: Path):
 def test_jsonl_keys_can_be_named(tmp_path: Path):
     rows = [{"q": "a", "target": 1, "id": 17}, {"q": "b", "target": 2, "id": "x"}]
     first, second = jsonl(tmp_path, *rows, prompt="q", answer="target", uid="id")
-    assert (first.uid, first.text, first.data) == ("17", "a", {"answer": 1, "id": 17})
+    assert (first.uid, first.text, first.data) == ("17", "a", {"target": 1, "answer": 1, "id": 17})
     assert second.uid == "x"
     (bare,) = jsonl(tmp_path, {"prompt": "a"}, answer=None)
     assert bare.data == {}

@@ -25,11 +25,11 @@ from stretto.algorithms.aggregation import aggregation_weights
 from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
 from stretto.config.algorithms import Aggregation
 from stretto.config.recipe import Recipe
-from stretto.errors import ConfigError, StoreError, nearest
+from stretto.errors import ConfigError, DataError, StoreError, nearest
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.roles import Want
 from stretto.runtime.attempt import export_policy
-from stretto.runtime.build import Given, open_parts, prepare
+from stretto.runtime.build import Given, max_len_of, open_parts, prepare
 from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.evaluation import EvalResult, evaluate
@@ -54,6 +54,7 @@ class Session:
         refuse_unread(recipe, self._job.graphs)
         self._phase = self._job.phases[-1]
         self._given = given
+        self._max_len = max_len_of(self._job)
         self._graphs: dict[int | None, Graph] = {None: self._phase.graph}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="stretto-session", daemon=True)
@@ -61,7 +62,7 @@ class Session:
         self._disposer = Disposer()
         self._closed = False
         self._next_draw = self._next_prompt = 0
-        self._version = -1
+        self._version, self._unpublished = -1, 0
         try:
             self._parts: Parts = self._run(open_parts(self._job, self._disposer))
             self._run(self._parts.worker.call(self._phase.begin, self._parts.backend))
@@ -103,7 +104,14 @@ class Session:
         text = content if isinstance(content, str) else "\n".join(f"{m.role}: {m.content}" for m in content)
         messages = None if isinstance(content, str) else tuple(content)
         token_ids = self._job.tokenizer.encode_prompt(content)
-        json.dumps(data)  # what is no JSON cannot be sent to a reward process
+        try:
+            json.dumps(data)
+        except TypeError as error:
+            raise DataError(
+                f"the prompt {text[:40]!r} was given data that is no JSON ({error}), and data is recorded and sent to "
+                "reward processes. Give strings, numbers, lists and dicts."
+            ) from error
+        self._check_length(text, len(token_ids))
         return Prompt(uid=uid or text, text=text, token_ids=token_ids, messages=messages, data=data)  # type: ignore[arg-type]
 
     # --- a step ----------------------------------------------------------------------------------------------------
@@ -124,15 +132,23 @@ class Session:
         graph = self._graph(n)
         several = not isinstance(prompt, Prompt)
         prompts = list(prompt) if several else [prompt]
+        self._check_rollout(prompts)
         begin, self._next_draw = self._next_draw, self._next_draw + len(prompts)
         groups = self._run(together([self._group(graph, p, begin + i) for i, p in enumerate(prompts)]))
         return groups if several else groups[0]
 
-    def train(self, groups: Iterable[Group]) -> StepReport:
-        """One step as the recipe's algorithm does it: advantages, reference, updates. Then ``publish``."""
+    def train(self, groups: Group | Iterable[Group]) -> StepReport:
+        """One step as the recipe's algorithm does it: advantages, reference, updates.
+
+        Nothing is published by it: call ``publish()`` before the next rollout.
+        """
         self._check_open()
         (boundary,) = self._boundary(self._phase.graph)
-        rows = tuple(sorted(groups, key=lambda group: group.draw))
+        given = [groups] if isinstance(groups, Group) else list(groups)
+        if not given:
+            raise ConfigError("there is nothing to train on: no group was given. Give what rollout returned.")
+        rows = tuple(sorted(given, key=lambda group: group.draw))
+        self._unpublished += 1
         result = self._run(self._parts.worker.step(self._phase.graph, {boundary: rows}, self._lr))
         return result.report
 
@@ -159,6 +175,7 @@ class Session:
         them. ``lr`` left out is the recipe's at this version.
         """
         self._check_open()
+        self._unpublished += model == "policy"
         if all(column.name != "weights" for column in columns):
             columns = (*columns, aggregation_weights(batch, aggregate))
         ref = LossRef(use=loss, settings=settings) if isinstance(loss, str) else _by_function(loss, settings)
@@ -177,6 +194,7 @@ class Session:
         self._check_open()
         self._version += 1
         self._run(self._parts.publish(self._version))
+        self._unpublished = 0
         return self._version
 
     def evaluate(self, limit: int | None = None, *, name: str | None = None) -> EvalResult:
@@ -272,6 +290,31 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise ConfigError("this session is closed. Work inside its `with` block, or open another.")
+
+    def _check_rollout(self, prompts: Sequence[object]) -> None:
+        """Prompts that can be rolled out, and weights that are no staler than the recipe allows."""
+        most = self.recipe.schedule.max_staleness
+        if self._unpublished > most:
+            raise ConfigError(
+                f"{self._unpublished} update(s) have not been published, so these rollouts would be of weights "
+                f"older than schedule.max_staleness={most} allows. Call publish() after the update."
+            )
+        for prompt in prompts:
+            if not isinstance(prompt, Prompt):
+                raise ConfigError(
+                    f"rollout was given a {type(prompt).__name__} ({str(prompt)[:40]!r}) where a Prompt belongs. Take "
+                    "one of prompts(8), or make one of text with prompt(...)."
+                )
+            self._check_length(prompt.text, len(prompt.token_ids))
+
+    def _check_length(self, text: str, num_tokens: int) -> None:
+        room = self._max_len - self._phase.sampling.max_tokens
+        if num_tokens > room:
+            raise DataError(
+                f"the prompt {text[:40]!r} has {num_tokens} tokens, and the engine has room for {room} beside "
+                f"sampling.max_tokens={self._phase.sampling.max_tokens}. Open it with "
+                f'engine={{"max_len": {num_tokens + self._phase.sampling.max_tokens}}} or more.'
+            )
 
     def _lr(self, model: str) -> float:
         return self._phase.lr(model, self._version)

@@ -13,6 +13,7 @@ from stretto.store import Evaluation, Example, PhaseBody, RunView, word_for
 __all__ = ["Pair", "compared", "describe_run", "end_of_run", "run_table"]
 
 NUM_PROBLEMS = 3
+FLAT_STEPS = 5
 WARMUP, MAIN = "warmup", "main"
 
 
@@ -48,12 +49,26 @@ def end_of_run(view: RunView, *, unicode: bool = True) -> str:
         picture = view.path / "curve.png"
         save_plot([view], picture, Plot(title=f"{view.name}: {workflow}, seed {view.seed}"))
         parts.append(f"{draw_chart(curve, unicode=unicode)}\n\nThe same as a picture: {picture}")
+    parts += _nothing_learned(view)
     problems = _problems(compared(view.leading()))
     if problems:
         heading = set_words(view.evaluated()[0]).capitalize()
         parts.append("\n".join([f"{heading} problems, before and after:", *problems]))
     parts.append("\n".join(["Next:", *_next(view)]))
     return "\n\n".join(parts) + "\n"
+
+
+def _nothing_learned(view: RunView) -> list[str]:
+    """A sentence if the run ended in steps that could teach nothing: groups whose attempts all got the same reward."""
+    flat = [value for _, value in view.history("credit/constant_groups")]
+    steps = next((n for n, value in enumerate(reversed(flat)) if value < 1.0), len(flat))
+    if steps < FLAT_STEPS:
+        return []
+    return [
+        f"In the last {steps} steps all attempts of every group got the same reward, so nothing could be learned. If "
+        "that is not because all are right, look at what was written (`stretto runs export --what samples`): "
+        "backend.lr may be too high, or the task too hard for what the model can do."
+    ]
 
 
 def describe_run(view: RunView, *, unicode: bool = True) -> str:

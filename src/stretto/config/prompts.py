@@ -83,7 +83,7 @@ class Rows(Section):
     uid: str | None = None
     """The column of the unique id; null numbers the rows."""
     data: dict[str, str] | None = None
-    """The columns a reward sees beside the answer, ``{name: column}``; null: all but the prompt, by their names."""
+    """The columns a reward sees beside ``answer``, ``{name: column}``; null: all but the prompt, by their names."""
     system: str | None = None
     """A system message put before every chat that has none; needs chat messages, or ``chat: true``."""
     chat: bool = False

@@ -80,7 +80,8 @@ class Columns:
             for name, path in c.data.items():
                 data[name] = self._json(row, path, _take(row, path, f"prompts.data.{name}"))
         else:
-            left_out = {column, c.prompt if self.template is None else None, self._numbering(row)}
+            # The answer's column stays under its own name too: that is the name whoever made the file knows.
+            left_out = {c.prompt if self.template is None else None, self._numbering(row)}
             for name, value in row.columns.items():
                 if name not in left_out:
                     data[name] = self._json(row, name, value)
