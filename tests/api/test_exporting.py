@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from stretto.api.exporting import choose_checkpoint, export_csv, export_model, e
 from stretto.cli.main import main
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError, StoreError
-from stretto.store import RunView
+from stretto.store import GroupBody, RunSpec, RunStore, RunView
+from stretto.testing import make_group
 
 TINY = {
     "steps": 4,
@@ -91,11 +93,11 @@ def test_tables(view, tmp_path):
     assert export_csv(view, tmp_path / "csv") == (6, len(view.evaluations()) + len(view.evaluations("warmup")))
     with open(tmp_path / "csv" / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["phase"], row["step"]) for row in rows[-4:]] == [("main", f"{i}") for i in range(1, 5)]
+    assert [(row["phase"], row["steps_done"]) for row in rows[-4:]] == [("main", f"{i}") for i in range(1, 5)]
     assert [float(row["reward/mean"]) for row in rows[-4:]] == [v for _, v in view.history("reward/mean")]
     with open(tmp_path / "csv" / "evaluations.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["phase"] == "main"]
-    assert [int(row["step"]) for row in rows] == [e.step for e in view.evaluations()]
+    assert [int(row["steps_done"]) for row in rows] == [e.step for e in view.evaluations()]
     assert [float(row["accuracy"]) for row in rows] == [e.body.accuracy for e in view.evaluations()]
 
 
@@ -108,6 +110,22 @@ def test_samples_are_for_people(view, tmp_path):
     assert (last["phase"], last["completion"], last["reward"]) == ("main", trajectory.text, trajectory.reward)
     assert last["prompt"].endswith("=")
     assert "answer" in last["data"]
+    assert (rows[0]["steps_done"], last["steps_done"]) == (1, 4)
+    assert "messages" not in last
+
+
+def test_samples_of_an_environment_have_the_whole_conversation(tmp_path):
+    turns = [("assistant", "L"), ("user", "Too low."), ("assistant", "M")]
+    info: dict = {"turns": [{"role": role, "content": said} for role, said in turns]}
+    group = make_group(rewards=(0.5,))
+    first = replace(group.trajectories[0], text="M", info=info)
+    again = replace(first, key=replace(first.key, part=1))  # a template rewrote the past: one attempt of two rows
+    with RunStore.create(tmp_path, RunSpec(hint="x", config={}, seed=0, steps=1)) as store:
+        store.group(GroupBody(draw=0, uid="p0", n=2), replace(group, trajectories=(first, again)), phase="main", step=0)
+        store.end("done")
+    assert export_samples(RunView(store.path), tmp_path / "samples") == 1
+    row = json.loads((tmp_path / "samples" / "samples.jsonl").read_text())
+    assert (row["completion"], row["messages"]) == ("M", info["turns"])
 
 
 def test_the_command(view, tmp_path, monkeypatch, capsys):

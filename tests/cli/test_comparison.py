@@ -52,6 +52,14 @@ def test_equal_settings_are_to_give_equal_numbers(tmp_path):
     assert "time/train_s" not in text
 
 
+def test_settings_that_decide_no_result_are_named(tmp_path):
+    one = made(tmp_path, "one", 3, config={"save": {"every": 5}})
+    text = compare_text([one, made(tmp_path, "two", 3, config={"save": {"every": None}})])
+    assert ["save.every", "5", "null"] in [line.split() for line in text.splitlines()]
+    assert "one and two differ in no setting that decides results (only in save.every), and all of their 2" in text
+    assert "have the same settings" not in text
+
+
 def test_settings_that_differ_are_shown_and_no_equality_expected(tmp_path):
     one = made(tmp_path, "one", 3, config={"backend": {"lr": 1e-4}})
     other = made(tmp_path, "other", 4, config={"backend": {"lr": 3e-4, "eps": 1.0}}, seed=1)

@@ -74,6 +74,18 @@ def test_an_svg_names_the_runs(make_run, tmp_path):
         assert f"<!-- {words} -->" in text
 
 
+def test_a_group_of_metrics_is_its_mean(view, tmp_path):
+    with pytest.raises(ConfigError, match=r"no metric 'reward' in .* Did you mean 'reward/mean'"):
+        save_plot([view], tmp_path / "curve.png", Plot(metrics=("reward",)))
+
+
+def test_the_reward_of_several_runs_is_dashed(make_run, tmp_path):
+    views = [RunView(make_run(name)) for name in ("one", "two")]
+    for given, dashed in ((views[:1], 0), (views, 4)):  # each run's line, and its sample in the legend
+        save_plot(given, tmp_path / "curve.svg", Plot())
+        assert (tmp_path / "curve.svg").read_text().count("stroke-dasharray: 5.6,2.1") == dashed
+
+
 def test_a_picture_of_nothing_is_still_one(tmp_path):
     with RunStore.create(tmp_path, RunSpec(hint="x", config={}, seed=0, steps=3)) as store:
         store.end("failed")

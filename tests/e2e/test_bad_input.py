@@ -66,6 +66,7 @@ def write(path: str, *lines: str) -> str:
         (["train", "quickstart", "reward={parts: {a: {use: exact_match}}}", "evaluate.score=b"], "evaluate.score='b'"),
         (["train", "quickstart", "reward.use=environment"], "the recipe has none"),
         (["train", "quickstart", "sampling.temperature=1e-300"], "0.001 or more"),
+        (["train", "quickstart", "sampling.max_tokens=600"], "Set sampling.max_tokens=505 or less"),
         (["train", "quickstart", "evaluate.max_tokens=1000"], "Set evaluate.max_tokens=505 or less"),
         (["graph", "gppo"], "Did you mean 'ppo'?"),
         (["resume", "nothing"], "no run"),
@@ -250,3 +251,13 @@ def test_a_named_run_that_exists(tmp_path, monkeypatch, capsys):
     assert main(["resume", "mine"]) == 2
     assert "is done" in capsys.readouterr().err  # pitfall 6
     assert sorted(os.listdir("runs/mine")) == before
+
+
+def test_completions_that_do_not_fit_behind_long_prompts(refused):
+    write("long.jsonl", json.dumps({"prompt": "1" * 400, "answer": "1"}), json.dumps({"prompt": "2", "answer": "2"}))
+    rows = ["prompts={type: jsonl, path: long.jsonl, held_out: 0.5}", "sampling.max_tokens=200", "warmup=null"]
+    said = refused("train", "quickstart", *rows)
+    assert "prompts.max_prompt_tokens=312 with prompts.too_long=skip" in said
+    assert "or sampling.max_tokens=111 or less" in said
+    a_set = "evaluate.sets={own: {prompts: {type: jsonl, path: long.jsonl, held_out: 0}}}"
+    assert "Set sampling.max_tokens=111 or less." in refused("train", "quickstart", "sampling.max_tokens=200", a_set)

@@ -27,7 +27,7 @@ from stretto.store import (
     load_manifest,
     verify,
 )
-from stretto.types import Json
+from stretto.types import Json, Trajectory
 
 __all__ = ["choose_checkpoint", "export_csv", "export_model", "export_samples"]
 
@@ -97,22 +97,23 @@ def _best(view: RunView, paths: Iterable[Path], there: str) -> Path:
 def export_csv(view: RunView, to: Path) -> tuple[int, int]:
     """Write ``metrics.csv`` (a row per step) and ``evaluations.csv`` (a row per evaluation) of both phases into ``to``.
 
-    Returns how many rows each has. A value that a row does not have is empty.
+    Returns how many rows each has. A value that a row does not have is empty. ``steps_done`` of a step counts the step
+    itself, so that its row stands where an evaluation after it does: it is one more than the event's ``step``.
     """
     steps = [
-        {"phase": e.phase, "step": (e.step or 0) + 1, **e.body.metrics}
+        {"phase": e.phase, "steps_done": (e.step or 0) + 1, **e.body.metrics}
         for e in view.events
         if isinstance(e.body, StepBody)
     ]
     evaluations = [
-        {"phase": e.phase, "step": e.step, "name": b.name, "accuracy": b.accuracy, "n": b.n, **b.metrics}
+        {"phase": e.phase, "steps_done": e.step, "name": b.name, "accuracy": b.accuracy, "n": b.n, **b.metrics}
         for e in view.events
         if isinstance(b := e.body, EvalBody)
     ]
 
     def write(folder: Path) -> None:
-        _write_csv(folder / "metrics.csv", ["phase", "step"], steps)
-        _write_csv(folder / "evaluations.csv", ["phase", "step", "name", "accuracy", "n"], evaluations)
+        _write_csv(folder / "metrics.csv", ["phase", "steps_done"], steps)
+        _write_csv(folder / "evaluations.csv", ["phase", "steps_done", "name", "accuracy", "n"], evaluations)
 
     _write_folder(to, write)
     return len(steps), len(evaluations)
@@ -137,15 +138,16 @@ def _samples(view: RunView) -> Iterable[dict[str, Json]]:
     for phase in PHASES:
         for recorded in view.groups(phase):
             prompt = recorded.group.prompt
-            for t in recorded.group.trajectories:
+            for t in recorded.group.attempts:
                 yield {
                     "phase": phase,
-                    "step": None if recorded.step is None else recorded.step + 1,
+                    "steps_done": None if recorded.step is None else recorded.step + 1,
                     "draw": t.key.draw,
                     "sample": t.key.sample,
                     "uid": prompt.uid,
                     "prompt": prompt.text,
                     "completion": t.text,
+                    **_conversation(t),
                     "reward": t.reward,
                     "rewards": dict(t.rewards),
                     "finish": t.finish,
@@ -153,6 +155,13 @@ def _samples(view: RunView) -> Iterable[dict[str, Json]]:
                     "version": t.versions[-1].version if t.versions else None,
                     "data": dict(prompt.data),
                 }
+
+
+def _conversation(t: Trajectory) -> dict[str, Json]:
+    """What was said after the prompt, of an attempt with an environment: ``completion`` is its last turn only."""
+    if "turns" not in t.info:
+        return {}
+    return {"messages": [{"role": m.role, "content": m.content} for m in t.messages]}
 
 
 def _write_csv(path: Path, first: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:

@@ -108,15 +108,18 @@ def _code(view: RunView) -> str:
 
 def _sameness(one: RunView, other: RunView) -> str:
     """For runs of the same settings: the first number in which they part, or that they don't."""
-    relevant = [row[0] for row in _settings([one, other]) if row[0].partition(".")[0] not in NOT_THE_EXPERIMENT]
-    if relevant:
+    differing = [row[0] for row in _settings([one, other])]
+    if any(key.partition(".")[0] not in NOT_THE_EXPERIMENT for key in differing):
         return ""
     found, shared = first_difference(one, other)
-    pair = f"{one.name} and {other.name}"
+    same = "have the same settings"
+    if differing:
+        same = f"differ in no setting that decides results (only in {', '.join(differing)})"
+    pair = f"{one.name} and {other.name} {same}"
     if found is None:
-        return f"{pair} have the same settings, and all of their {shared:,} shared numbers are the same to the bit.\n"
+        return f"{pair}, and all of their {shared:,} shared numbers are the same to the bit.\n"
     return (
-        f"{pair} have the same settings and should be the same to the bit on one kind of machine, and they part at "
+        f"{pair} and should be the same to the bit on one kind of machine, and they part at "
         f"{found.where}: {found.a} | {found.b}.\n"
     )
 

@@ -21,6 +21,7 @@ SUFFIXES = (".png", ".svg")
 AXES = {"step": "steps", "time": "minutes", "samples": "trajectories"}
 COLORS = ("#1f5a8f", "#c4761b", "#2e8b57", "#a23b72", "#6a5acd", "#b22222", "#008b8b", "#7f7f00")
 REWARD, ACCURACY = "reward/mean", "/accuracy"
+DASHED = (0, (4, 1.5))
 SAMPLES = "batch/trajectories"
 
 
@@ -46,6 +47,14 @@ class Series:
     ys: tuple[float, ...]
     boundary: float
     evaluated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How a line is drawn; ``line`` is one of matplotlib's line styles."""
+
+    color: str
+    line: Any = "-"
 
 
 def metric_names(view: RunView) -> list[str]:
@@ -103,7 +112,9 @@ def save_plot(views: Sequence[RunView], path: Path, plot: Plot) -> None:
     for metric in plot.metrics:
         known = {name for view in views for name in metric_names(view)}
         if metric not in known:
-            raise ConfigError(f"there is no metric {metric!r} in {_names(views)}.{nearest(metric, known)}")
+            mean = f"{metric}/mean"
+            near = f" Did you mean {mean!r}?" if mean in known else nearest(metric, known)
+            raise ConfigError(f"there is no metric {metric!r} in {_names(views)}.{near}")
     # matplotlib takes most of a second to import, which only a command that draws should pay for. The Figure is made
     # without pyplot: no display is looked for, and nothing global is touched.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -137,7 +148,8 @@ def _draw_panel(axes: Any, views: Sequence[RunView], metric: str | None, plot: P
             series = series_of(view, name, plot.x)
             boundaries.append(series.boundary)
             label = _label(name, view, len(views) > 1, metric is None)
-            _draw_series(axes, series, label, _color(color, name, len(views) == 1 and metric is None), plot)
+            look = _look(color, name, len(views) == 1) if metric is None else Look(color=color)
+            _draw_series(axes, series, label, look, plot)
     known = set(boundaries)
     for boundary in known - {0.0}:
         axes.axvline(boundary, color="#8a8370", linestyle="--", linewidth=1)
@@ -152,7 +164,7 @@ def _draw_panel(axes: Any, views: Sequence[RunView], metric: str | None, plot: P
     axes.set_xlim(left=0)
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", framealpha=0.9)
+        axes.legend(loc="best", framealpha=0.9, handlelength=3.2)
 
 
 def _axis(x: Axis, warms_up: bool) -> str:
@@ -167,21 +179,24 @@ def _label(name: str, view: RunView, several: bool, default: bool) -> str:
     return f"{view.name}: {words}" if default else view.name
 
 
-def _color(color: str, name: str, alone: bool) -> str:
-    return COLORS[1] if alone and name == REWARD else color
+def _look(color: str, name: str, alone: bool) -> Look:
+    """Beside accuracies, the reward has a color of its own; of several runs, whose color it shares, a dashed line."""
+    if name != REWARD:
+        return Look(color=color)
+    return Look(color=COLORS[1]) if alone else Look(color=color, line=DASHED)
 
 
-def _draw_series(axes: Any, series: Series, label: str, color: str, plot: Plot) -> None:
+def _draw_series(axes: Any, series: Series, label: str, look: Look, plot: Plot) -> None:
     """Evaluations as marked points; what steps report as a line, faint where a smoothed one lies over it."""
     if series.evaluated:
-        axes.plot(series.xs, series.ys, color=color, marker="o", markersize=4.5, linewidth=1.8, label=label, zorder=3,
-                  clip_on=False)  # fmt: skip
+        axes.plot(series.xs, series.ys, color=look.color, marker="o", markersize=4.5, linewidth=1.8, label=label,
+                  zorder=3, clip_on=False)  # fmt: skip
         return
     window = plot.smooth or (max(len(series.ys) // 20, 1) if not plot.metrics else 1)
     if window > 1:
-        axes.plot(series.xs, series.ys, color=color, alpha=0.25, linewidth=0.8)
+        axes.plot(series.xs, series.ys, color=look.color, alpha=0.25, linewidth=0.8)
         label = f"{label} (mean of {window} steps)"
-    axes.plot(series.xs, _smooth(series.ys, window), color=color, linewidth=1.4, label=label)
+    axes.plot(series.xs, _smooth(series.ys, window), color=look.color, linestyle=look.line, linewidth=1.4, label=label)
 
 
 def _smooth(values: Sequence[float], window: int) -> list[float]:

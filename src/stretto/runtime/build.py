@@ -333,15 +333,16 @@ def _shorter(job: Job, needed: Length, positions: int) -> str:
     if isinstance(e, NativeEngineConfig) and e.max_len > positions:
         return f"engine.max_len=0, or at most {positions}"
     prompt = needed.tokens - needed.limit
-    if needed.limit > positions // 2 and prompt < positions:
-        return f"{needed.key}={positions - prompt} or less"
+    fewer = f"{needed.key}={positions - prompt} or less" if prompt < positions else ""
     left = positions - needed.limit
     a_set = needed.key.startswith(("evaluate.", "warmup."))
-    if isinstance(job.recipe.prompts, AdditionPrompts) or a_set or left < 1:
-        return f"{needed.key} below {needed.limit}"
+    if fewer and (needed.limit > positions // 2 or isinstance(job.recipe.prompts, AdditionPrompts) or a_set):
+        return fewer
+    if a_set or left < 1:
+        return f"{needed.key} lower, and shorten the prompts below {positions} tokens: the longest has {prompt}"
     return (
-        f"prompts.max_prompt_tokens={left} with prompts.too_long=skip (or truncate, for plain text), or a lower "
-        f"{needed.key}"
+        f"prompts.max_prompt_tokens={left} with prompts.too_long=skip (or truncate, for plain text)"
+        f"{f', or {fewer}' if fewer else ''}"
     )
 
 

@@ -332,6 +332,8 @@ class Threshold:
         ("exact_match", "strip", 1): r"reward\.with\.strip=1 cannot be used",
         ("length", "target", 3): r"reward\.with\.width is missing",
         ("parts_for_test:right", "bouns", 1): r"right has no parameter bouns\. Did you mean 'bonus'",
+        ("parts_for_test:right", "foo", 1): r"right has no parameter foo\. Known: bonus\.$",
+        ("parts_for_test:details", "foo", 1): r"details has no parameter foo\. It takes no settings: remove it",
         ("parts_for_test:Threshold", "att", 1): r"Threshold has no parameter att\. Did you mean 'at'",
         ("parts_for_test:Threshold", "at", -1): r"Threshold cannot be made with .*ValueError: negative",
     }.items():

@@ -17,7 +17,7 @@ from functools import partial
 from stretto.environments.rewards.contract import Part, Reward, Signature, reward_name
 from stretto.errors import ConfigError
 
-__all__ = ["FORMS", "bind", "signature_of"]
+__all__ = ["FORMS", "bind", "passed_names", "signature_of"]
 
 FORMS = (
     "(prompt, trajectory), (prompt, trajectories) or (group), each with context or without, TRL's "
@@ -78,6 +78,15 @@ def signature_of(reward: Reward, name: str) -> Signature:
     if _abbreviated(names, missing) and _by_place(named):
         return Signature(form="trajectory", names=frozenset({"prompt", "trajectory"}), plain=True)
     raise ConfigError(f"the reward {name!r} takes {_shown(parameters)}, which is none of the accepted forms: {FORMS}.")
+
+
+def passed_names(reward: Reward) -> frozenset[str]:
+    """The parameters of ``reward`` that a call fills, so that settings are not meant for them."""
+    parameters = inspect.signature(reward).parameters.values()
+    names = [p.name for p in parameters]
+    missing = [p.name for p in parameters if p.default is p.empty]
+    by_letter = frozenset(names[:2]) if _abbreviated(names, missing) else frozenset[str]()
+    return (_OURS | _GROUPS | _VERLS | _TRLS) & set(names) | by_letter
 
 
 def _abbreviated(names: list[str], missing: list[str]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, cast, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from stretto.environments.rewards.contract import Reward, reward_name
+from stretto.environments.rewards.forms import passed_names
 from stretto.errors import ConfigError, nearest
 
 __all__ = ["with_settings"]
@@ -80,8 +81,10 @@ def _check_names(found: Reward, settings: Mapping[str, object], key: str) -> Non
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return
     known = [p.name for p in parameters if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
+    free = [name for name in known if name not in passed_names(found)]
     for name in settings:
         if name not in known:
             raise ConfigError(
-                f"{key}.with.{name} is set, and {reward_name(found)} has no parameter {name}.{nearest(name, known)}"
+                f"{key}.with.{name} is set, and {reward_name(found)} has no parameter {name}."
+                f"{nearest(name, free) or ' It takes no settings: remove it.'}"
             )
