@@ -48,6 +48,8 @@ def test_help_of_train_lists_every_key(capsys):
         (["trian"], "Did you mean 'train'"),
         (["train"], "RECIPE"),
         (["train", "quickstart", "--steps=3"], "Write steps=3."),
+        (["train", "quickstart", "--max_steps", "3"], "Write steps=3."),
+        (["train", "quickstart", "--learning-rate=3e-5"], "Write backend.lr=3e-5."),
         (["train", "quickstart", "--nonsense=3"], "No such option"),
         (["train", "quikstart"], "Did you mean 'quickstart'"),
         (["check", "quickstart", "stesp=3"], "Did you mean 'steps'"),

@@ -229,7 +229,7 @@ def test_the_default_type_counts_when_none_is_written():
     ("override", "said"),
     [
         ("stesp=3", "stesp is not a key of recipes. Did you mean 'steps'?"),
-        ("backend.learning_rate=3", "backend.learning_rate is not a key of recipes with backend.type=torch."),
+        ("backend.rate_of_learning=3", "backend.rate_of_learning is not a key of recipes with backend.type=torch."),
         ("reward.timeout=3", "Did you mean 'reward.timeout_s'?"),
         ("warmup.evaluate.evry=3", "Did you mean 'warmup.evaluate.every'?"),
         ("algorithm.lam=0.9", "algorithm.lam is not read by algorithm.type=grpo, only by type ppo."),

@@ -96,11 +96,13 @@ def register(app: typer.Typer) -> None:
 def _refuse_option(option: str, value: str) -> None:
     """Raises ConfigError that shows how a key is written, if ``option`` is one; other options are click's to refuse."""
     from stretto.config.checking import known_keys
+    from stretto.config.foreign import FOREIGN
     from stretto.errors import ConfigError
 
     name = option.lstrip("-").replace("-", "_")
     known = set(known_keys())
-    places = [name] if name in known else sorted({key for key in known if key.rpartition(".")[2] == name})
+    places = [name] if name in known else list(FOREIGN.get(name, ()))
+    places = places or sorted({key for key in known if key.rpartition(".")[2] == name})
     if places:
         shown = value if value and not value.startswith("-") else "VALUE"
         written = " or ".join(f"{key}={shown}" for key in places)

@@ -26,6 +26,7 @@ from stretto.config.fields import (
     takes_bool,
     variant_of,
 )
+from stretto.config.foreign import called_here
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, nearest
 
@@ -82,7 +83,7 @@ def _check(tree: Mapping[str, Any], model: SectionType, prefix: str, problems: P
     for name, value in tree.items():
         key, field, below = f"{prefix}{name}", model.model_fields.get(name), as_mapping(value)
         if field is None:
-            problems.append((key, _unknown(key, model, prefix)))
+            problems += [(k, _unknown(k, model, prefix)) for k in _foreign(value, key, model) or [key]]
         elif isinstance(value, bool) and not takes_bool(field):
             problems.append((key, _misfit(key, value, field)))
         elif below is not None and sections_of(field):
@@ -113,6 +114,22 @@ def _check_section(value: Mapping[str, Any], field: FieldInfo, key: str, problem
     return {key.rpartition(".")[2]: _check({**filled, **value}, section, f"{key}.", problems)}
 
 
+def _foreign(value: object, key: str, model: SectionType) -> list[str]:
+    """The keys of other libraries in an unknown section that is none of ours misspelt."""
+    misspelt = "Did you mean" in nearest(key.rpartition(".")[2], model.model_fields)
+    return [] if misspelt else [leaf for leaf in _leaves(value, key) if called_here(leaf)]
+
+
+def _leaves(value: object, key: str) -> Iterator[str]:
+    """The dotted keys of plain values in an unknown section, such as ``data.train_batch_size``."""
+    below = as_mapping(value)
+    if below is None:
+        yield key
+        return
+    for name, inside in below.items():
+        yield from _leaves(inside, f"{key}.{name}")
+
+
 def _unknown(key: str, model: SectionType, prefix: str) -> str:
     """The sentence for a key that ``model`` does not have: other variants that do, or the nearest name."""
     kind, name = variant_of(model), key.removeprefix(prefix)
@@ -121,6 +138,8 @@ def _unknown(key: str, model: SectionType, prefix: str) -> str:
         if siblings:
             section, types = prefix.rstrip("."), " or ".join(variant_of(s) for s in siblings)
             return f"{key} is not read by {section}.type={kind}, only by type {types}. Take it out, or change the type."
+    if called_here(key):
+        return f"{key} is not a key of recipes: it is {called_here(key)} here."
     places = sorted({known for known in known_keys() if known.rpartition(".")[2] == key})
     if places:
         return f"{key} is not a key of recipes. Did you mean {' or '.join(places)}?"
