@@ -122,17 +122,20 @@ def _reward(reward: "RewardFigures") -> list[str]:
 
 
 def _model(model: "ModelFigures") -> list[str]:
+    what, cut = ("samples", "cut by sampling.max_tokens") if model.turns is None else ("episodes", "ended by a budget")
+    turns = [] if model.turns is None else [("turns", f"{model.turns:.3g}", "of an episode, on average")]
     return [
-        f"The model as it is, {model.samples} samples of {model.prompts} prompts at temperature {model.temperature:g}:",
+        f"The model as it is, {model.samples} {what} of {model.prompts} prompts at temperature {model.temperature:g}:",
         *_table(
             [
                 ("mean reward", f"{model.mean_reward:.3g}", f"{_percent(model.share_right)} get 1 or more"),
                 (
                     "tokens written",
                     f"{model.written_tokens:.3g}",
-                    f"{_percent(model.share_truncated)} cut by sampling.max_tokens",
+                    f"{_percent(model.share_truncated)} {cut}",
                 ),
-                ("different texts", _percent(model.distinct), "of the samples of a prompt"),
+                *turns,
+                ("different texts", _percent(model.distinct), f"of the {what} of a prompt"),
                 (
                     "groups of equal rewards",
                     _percent(model.flat_observed),

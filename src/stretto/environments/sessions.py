@@ -155,6 +155,8 @@ class SessionProcess:
                 self._take(json.loads(await receive_message(child.link)))
         except (EOFError, ConnectionError):
             if child is self._child:
+                writer, _ = self._tasks
+                writer.cancel()  # nobody would read what it waits for
                 self._child, self._tasks = None, ()
                 child.kill()
                 self._settle(child.ending)

@@ -112,3 +112,11 @@ def refuses_strange_signs(prompt, trajectory):
 
 def finds_it_in_a_list(prompt, trajectory):
     return float(prompt.data["answer"] in trajectory.text.split(", "))
+
+
+def no_return(prompt, trajectory):
+    right(prompt, trajectory)
+
+
+def only_of_first(prompt, trajectory):
+    return 0.5 if prompt.data["answer"] == "City0" else None

@@ -1,6 +1,7 @@
 """Broken rewards are found, each for what it does; good ones pass. With real reward processes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from stretto.api.audit.auditing import AuditOptions, audit
 from stretto.config.reference import help_fields
 from stretto.errors import ConfigError, UserError
 from stretto.runtime.build import Given
+
+BROKEN_REWARDS = Path(__file__).parent
 
 BROKEN = {
     "pays_for_anything": ("reward.constant", "problem"),
@@ -145,3 +148,29 @@ def test_options_are_checked():
 def test_the_same_audit_twice_says_the_same(audited):
     first, second = (audited("right", "reward.workers=0") for _ in range(2))
     assert first.reward.rows == second.reward.rows and first.findings == second.findings
+
+
+def parts_of(recipe_of, questions, **parts):
+    recipe = recipe_of(("reward.workers=0",), reward={"parts": parts})
+    report = audit(recipe, given=Given(prompts=questions), options=AuditOptions(model=False))
+    return report, [finding for finding in report.findings if finding.code == "reward.part"]
+
+
+def test_a_part_that_returns_nothing_is_found_first(recipe_of, questions, monkeypatch):
+    monkeypatch.syspath_prepend(str(BROKEN_REWARDS))
+    closes = {"use": "broken_rewards:no_return"}
+    never = {"use": "broken_rewards:never_pays"}
+    report, (finding,) = parts_of(recipe_of, questions, never=never, closes=closes)
+    assert report.findings[0] is finding and finding.severity == "problem", report.findings
+    judged = sum(row.scored for row in report.reward.rows)
+    assert f"Part closes applied to none of {judged} answers" in finding.message
+    assert "a forgotten return?" in finding.message and "reward.parts.closes" in finding.remedy
+    report, (finding,) = parts_of(recipe_of, questions, right={"use": "exact_match"}, closes={**closes, "weight": 0})
+    assert finding.severity == "warning" and report.ok, "it counts nothing"
+
+
+def test_a_part_that_applies_to_some_is_fine(recipe_of, questions, monkeypatch):
+    monkeypatch.syspath_prepend(str(BROKEN_REWARDS))
+    some = {"use": "broken_rewards:only_of_first"}
+    _, found = parts_of(recipe_of, questions, right={"use": "exact_match"}, some=some)
+    assert found == []

@@ -69,12 +69,17 @@ def own_rewards(monkeypatch):
 def test_a_model_that_gets_nothing_right(recipe_of, questions):
     report = run(recipe_of(("reward.workers=0",)), questions)
     model = report.model
-    assert (model.prompts, model.samples, model.n, model.groups_per_step) == (12, 48, 4, 4)
+    assert (model.prompts, model.samples, model.n, model.groups_per_step) == (
+        12,
+        256,
+        4,
+        4,
+    )  # all equal: on to 64 draws
     assert (model.mean_reward, model.flat_observed, model.useful_groups) == (0.0, 1.0, 0.0)
     assert model.tokens_per_s > 0 and model.rollout_s > 0 and model.share_truncated == 1.0
     found = {f.code: f for f in report.findings}
     flat = found["model.flat"]
-    assert flat.severity == "problem" and "All 48 samples of 12 prompts got 0" in flat.message and not report.ok
+    assert flat.severity == "problem" and "All 256 samples of 12 prompts got 0" in flat.message and not report.ok
     assert all(key in flat.remedy for key in ("warmup", "easier prompts", "sampling.n", "reward.use"))
     assert "sampling.max_tokens" in found["model.truncated"].remedy
 
@@ -94,12 +99,26 @@ def test_fewer_samples_and_prompts(recipe_of, questions):
     assert (report.model.prompts, report.model.samples, report.model.n) == (5, 10, 4)
 
 
+def test_few_samples_are_no_problem(recipe_of, questions, own_rewards):
+    report = run(recipe_of(("reward.workers=0",)), questions, prompts=2, samples=2)
+    flat = {f.code: f for f in report.findings}["model.flat"]
+    assert flat.severity == "warning" and report.ok
+    assert "All 4 samples of 2 prompts got 0 (there were no more, and 4 say little)" in flat.message
+    assert "--seconds=120 or --samples=16" in flat.remedy and "warmup" in flat.remedy
+    report = run(recipe_of(("reward.workers=0",)), questions, samples=32, budget_s=1e-9)
+    flat = {f.code: f for f in report.findings}["model.flat"]
+    assert flat.severity == "warning" and "All 64 samples of 2 prompts got 0 (the time was up" in flat.message
+    recipe = recipe_of(("reward.workers=0", "reward.use=broken_rewards:pays_for_anything"))
+    report = run(recipe, questions, prompts=2, samples=2)
+    assert {f.code: f.severity for f in report.findings}["model.solved"] == "warning"
+
+
 def test_a_workflow_of_ones_own(recipe_of, questions, tmp_path, monkeypatch):
     (tmp_path / "own_flow.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     recipe = recipe_of(("reward.workers=0",), workflow="own_flow:own", sampling={"max_tokens": 8})
     report = run(recipe, questions)
-    assert report.model.samples == 36 and report.model.n == 3
+    assert report.model.samples == 64 * 3 and report.model.n == 3
     assert report.reward.timing.size == 3
 
 

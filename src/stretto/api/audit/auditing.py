@@ -1,13 +1,14 @@
 """The whole audit of a recipe: data, made answers, samples of the model. Trains nothing and writes nothing."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stretto.api.audit.answers import Writer, make_answers
 from stretto.api.audit.data import look_at_data
 from stretto.api.audit.findings import AuditReport, Finding, ModelFigures, RewardFigures
 from stretto.api.audit.learning import model_figures, model_findings
-from stretto.api.audit.rewards import reward_figures, reward_findings
+from stretto.api.audit.rewards import part_findings, reward_figures, reward_findings
 from stretto.api.audit.sampling import sample_groups
 from stretto.api.audit.scoring import score_answers
 from stretto.api.host import host
@@ -87,10 +88,16 @@ async def _look(job: Job, given: Given, options: AuditOptions) -> _Looked:
     left_out: list[str] = []
     reward: RewardFigures | None = None
     model: ModelFigures | None = None
+    given_scores: list[Mapping[str, float | None]] = []
     if not _asks_for(graph, "judge"):
         left_out.append(f"The reward was not looked at: no node of workflow {graph.name!r} judges.")
+    elif job.recipe.environment is not None:
+        instead = " The reward is looked at on sampled episodes instead." if options.model else ""
+        left_out.append(
+            "No made answers were scored: with an environment there is nothing to judge without an episode." + instead
+        )
     else:
-        reward = await _look_at_reward(job, options, findings, left_out)
+        reward, given_scores = await _look_at_reward(job, options, findings, left_out)
     if not _asks_for(graph, "generate"):
         left_out.append(f"The model was not sampled: no node of workflow {graph.name!r} samples.")
     elif not options.model:
@@ -103,12 +110,15 @@ async def _look(job: Job, given: Given, options: AuditOptions) -> _Looked:
         )
         model = model_figures(sampled, job.recipe, _n_of(job))
         findings += model_findings(sampled, model, job.recipe)
+        given_scores += [t.rewards for group in sampled.groups for t in group.attempts if t.reward is not None]
+    findings[:0] = part_findings(job.rewards, given_scores)  # first, since it explains others
     return reward, model, findings, left_out
 
 
 async def _look_at_reward(
     job: Job, options: AuditOptions, findings: list[Finding], left_out: list[str]
-) -> RewardFigures:
+) -> tuple[RewardFigures, list[Mapping[str, float | None]]]:
+    """The figures, and what every made answer got by the reward's parts."""
     recipe = job.recipe
     writer = Writer(tokenizer=job.tokenizer, max_tokens=recipe.sampling.max_tokens)
     prompts = _first_prompts(job, options.prompts)
@@ -121,7 +131,8 @@ async def _look_at_reward(
     if scores.alone is not None:
         left_out.append(f"The reward was scored in this process only, without a timeout: {scores.alone}")
     findings += reward_findings(scores, recipe)
-    return reward_figures(_name_of(job), scores, recipe, len(prompts))
+    figures = reward_figures(_name_of(job), scores, recipe, len(prompts))
+    return figures, [parts for scored in scores.first.values() for parts in scored.parts]
 
 
 def _name_of(job: Job) -> str:

@@ -1,5 +1,10 @@
-"""What can be said about the prompts of a recipe without judging anything: doubles, leaks, lengths, budgets, passes."""
+"""What can be said about the prompts of a recipe without judging anything: doubles, leaks, lengths, budgets, passes.
 
+With an environment nobody writes a prompt's answer as a completion, and prompts of one text may be different tasks:
+answers are not measured then, and a double is one in its data too.
+"""
+
+import json
 from collections.abc import Iterator
 
 from stretto.api.audit.answers import gold_of
@@ -41,14 +46,9 @@ class _Answers:
 def look_at_data(job: Job) -> tuple[DataFigures, list[Finding]]:
     """The figures of the prompts, and what is wrong with them."""
     source, answers = prompts_key(job.recipe), _Answers(job)
-    findings = [
-        *_leaks(job, source),
-        *_duplicates(job, source),
-        *_missing(job, source),
-        *_unwritable(answers, job.recipe),
-        *_too_long(answers, job.recipe),
-        *_passes(job),
-    ]
+    findings = [*_leaks(job, source), *_duplicates(job, source), *_missing(job, source), *_passes(job)]
+    if job.recipe.environment is None:
+        findings += [*_unwritable(answers, job.recipe), *_too_long(answers, job.recipe)]
     return _figures(job, answers), findings
 
 
@@ -56,13 +56,14 @@ def _figures(job: Job, answers: _Answers) -> DataFigures:
     recipe = job.recipe
     every = (*job.train, *job.held_out)
     phase = job.phases[-1]
+    lengths = [length for _, length in answers.lengths] if recipe.environment is None else []
     return DataFigures(
         num_train=len(job.train),
         num_held_out=len(job.held_out),
         num_answers=len(answers.with_answer),
-        num_duplicates=len(every) - len({_asked(p) for p in every}),
+        num_duplicates=len(every) - len({_task(job, p) for p in every}),
         prompt_tokens=Quantiles.of([len(p.token_ids) for p in every]),
-        answer_tokens=Quantiles.of([length for _, length in answers.lengths]) if answers.lengths else None,
+        answer_tokens=Quantiles.of(lengths) if lengths else None,
         max_prompt_tokens=getattr(recipe.prompts, "max_prompt_tokens", None),
         max_tokens=recipe.sampling.max_tokens,
         context=_of_model(job, "max_position_embeddings"),
@@ -80,14 +81,21 @@ def _asked(prompt: Prompt) -> tuple[int, ...] | str:
     return prompt.text or tuple(prompt.token_ids.tolist())
 
 
+def _task(job: Job, prompt: Prompt) -> object:
+    """What tells one prompt from another: what is asked, and with an environment all that it is made from."""
+    if job.recipe.environment is None:
+        return _asked(prompt)
+    return _asked(prompt), json.dumps(dict(prompt.data), sort_keys=True, default=list)
+
+
 def _example(prompt: Prompt) -> Example:
     return Example(uid=prompt.uid, prompt=prompt.text, answer=gold_of(prompt) or "")
 
 
 def _leaks(job: Job, source: str) -> Iterator[Finding]:
     """Held-out prompts that are trained on under another uid."""
-    trained = {_asked(prompt) for prompt in job.train}
-    leaked = [prompt for prompt in job.held_out if _asked(prompt) in trained]
+    trained = {_task(job, prompt) for prompt in job.train}
+    leaked = [prompt for prompt in job.held_out if _task(job, prompt) in trained]
     if leaked:
         yield Finding(
             code="data.leak",
@@ -102,9 +110,9 @@ def _leaks(job: Job, source: str) -> Iterator[Finding]:
 
 def _duplicates(job: Job, source: str) -> Iterator[Finding]:
     """The same text twice in training, apart: with the same answer, and with another one."""
-    by_text: dict[tuple[int, ...] | str, list[Prompt]] = {}
+    by_text: dict[object, list[Prompt]] = {}
     for prompt in job.train:
-        by_text.setdefault(_asked(prompt), []).append(prompt)
+        by_text.setdefault(_task(job, prompt), []).append(prompt)
     doubles = [prompts for prompts in by_text.values() if len(prompts) > 1]
     conflicts = [prompts for prompts in doubles if len({gold_of(p) for p in prompts}) > 1]
     if conflicts:
@@ -137,7 +145,7 @@ def _missing(job: Job, source: str) -> Iterator[Finding]:
     golds = {prompt.uid: gold_of(prompt) for prompt in every}
     empty = [p for p in every if golds[p.uid] is not None and not (golds[p.uid] or "").strip()]
     lacking = [p for p in every if "answer" not in p.data]
-    if empty:
+    if empty and job.recipe.environment is None:
         yield Finding(
             code="data.empty",
             severity=by_share(len(empty), len(every)),

@@ -77,7 +77,7 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFigures:
-    """Prompts and answers. Lengths are in tokens; an answer's has its end token."""
+    """Prompts and answers. Lengths are in tokens; an answer's has its end token (None: no answers are written)."""
 
     num_train: int
     num_held_out: int
@@ -131,7 +131,10 @@ class RewardFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigures:
-    """Samples of the untrained policy. Shares are in 0..1; ``flat`` are groups whose rewards are all equal."""
+    """Samples of the untrained policy. Shares are in 0..1; ``flat`` are groups whose rewards are all equal.
+
+    ``turns``: completions of an attempt on average, where there is an environment.
+    """
 
     prompts: int
     samples: int
@@ -149,6 +152,7 @@ class ModelFigures:
     tokens_per_s: float
     sequences: int
     rollout_s: float
+    turns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

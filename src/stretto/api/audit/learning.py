@@ -17,8 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from stretto.api.audit.findings import FULL_MARK, Example, Finding, ModelFigures, Severity
 from stretto.api.audit.sampling import Sampled
+from stretto.api.audit.scoring import Fault
 from stretto.config.recipe import Recipe
-from stretto.types import Group
+from stretto.types import Group, Trajectory
 
 __all__ = ["flat_share", "model_figures", "model_findings"]
 
@@ -26,6 +27,8 @@ _MOST_FLAT = 0.7
 _MOST_CUT = 0.5
 _SLOW_SHARE = 0.5
 _EXAMPLES = 3
+_ENOUGH = 16
+"""Samples of equal reward that say something about the model."""
 _DIGITS = 9
 _STRENGTHS = (1.0, 0.125, 0.25, 0.5, 2.0, 4.0, 8.0)
 """Candidates of s; the first if all are as likely."""
@@ -60,21 +63,21 @@ def model_figures(sampled: Sampled, recipe: Recipe, n: int) -> ModelFigures | No
     rows = _rows(sampled.groups)
     if not rows:
         return None
-    attempts = [t for g in sampled.groups for t in g.trajectories]
+    attempts = [t for g in sampled.groups for t in g.attempts]
     rewards = [r for row in rows for r in row]
-    written = sum(t.num_written for t in attempts) / len(attempts)
-    flat = flat_share(rows, n)
+    written = sum(t.num_written for g in sampled.groups for t in g.trajectories) / len(attempts)
+    flat = flat_share(list(_by_prompt(sampled.groups).values()), n)
     per_step = recipe.schedule.groups_per_step
     rate = sampled.tokens / sampled.seconds if sampled.seconds > 0 else 0.0
     return ModelFigures(
-        prompts=len(sampled.groups),
+        prompts=len(_by_prompt(sampled.groups)),
         samples=len(attempts),
         temperature=attempts[0].temperature,
         mean_reward=sum(rewards) / len(rewards),
         share_right=sum(r >= FULL_MARK for r in rewards) / len(rewards),
         share_truncated=sum(t.finish == "length" for t in attempts) / len(attempts),
         written_tokens=written,
-        distinct=sum(len({t.text for t in g.trajectories}) / len(g.trajectories) for g in sampled.groups)
+        distinct=sum(len({_written(t) for t in g.attempts}) / len(g.attempts) for g in sampled.groups)
         / len(sampled.groups),
         flat_observed=sum(len(set(row)) == 1 for row in rows) / len(rows),
         flat_expected=flat,
@@ -84,36 +87,81 @@ def model_figures(sampled: Sampled, recipe: Recipe, n: int) -> ModelFigures | No
         tokens_per_s=rate,
         sequences=sampled.sequences,
         rollout_s=per_step * n * written / rate if rate else 0.0,
+        turns=None if recipe.environment is None else sum(len(_written(t)) for t in attempts) / len(attempts),
     )
 
 
 def model_findings(sampled: Sampled, figures: ModelFigures | None, recipe: Recipe) -> list[Finding]:
     """What stands between this policy and learning by this reward."""
     if figures is None:
-        return list(_faults(sampled))
+        return list(_faults(sampled, recipe))
     signal = list(_no_signal(sampled, recipe)) or list(_little_signal(figures, recipe))
-    return [*_faults(sampled), *signal, *_cut(figures, recipe), *_same(figures), *_judging(sampled, figures, recipe)]
+    return [
+        *_faults(sampled, recipe),
+        *signal,
+        *_cut(figures, recipe),
+        *_same(sampled.groups, figures),
+        *_judging(sampled, figures, recipe),
+    ]
 
 
 def _rows(groups: Sequence[Group]) -> list[list[float]]:
     """The rewards of each group that has any."""
-    rows = [[t.reward for t in group.trajectories if t.reward is not None] for group in groups]
+    rows = [[t.reward for t in group.attempts if t.reward is not None] for group in groups]
     return [row for row in rows if row]
 
 
-def _faults(sampled: Sampled) -> Iterator[Finding]:
+def _by_prompt(groups: Sequence[Group]) -> dict[str, list[float]]:
+    """The rewards of each prompt, which may have been drawn more than once."""
+    rewards: dict[str, list[float]] = {}
+    for group in groups:
+        rewards.setdefault(group.prompt.uid, []).extend(t.reward for t in group.attempts if t.reward is not None)
+    return {uid: row for uid, row in rewards.items() if row}
+
+
+def _written(attempt: Trajectory) -> tuple[str, ...]:
+    """What the policy wrote, turn by turn."""
+    return tuple(message.content for message in attempt.messages if message.role == "assistant")
+
+
+def _faults(sampled: Sampled, recipe: Recipe) -> Iterator[Finding]:
     if not sampled.faults:
         return
-    first, num = sampled.faults[0], len(sampled.faults)
+    played = [fault for fault in sampled.faults if fault.played]
+    if played:
+        yield _unplayed(played, sampled, recipe)
+    judged = [fault for fault in sampled.faults if not fault.played]
+    if not judged:
+        return
+    first, num = judged[0], len(judged)
     where = f" At: {first.where}" if first.where else ""
+    several = recipe.environment is not None
+    which = "score() of environment.use and the function of reward.use" if several else "the function of reward.use"
     yield Finding(
         code="model.error",
         severity="problem",
         message=f"The reward failed on {num} of the {num + len(sampled.groups)} groups that the model wrote. The "
         f"first: {first.what}.{where}",
-        remedy="Make the function of reward.use return a number for whatever a model may write, or set "
-        "reward.on_error=drop.",
-        keys=("reward.use", "reward.on_error"),
+        remedy=f"Make {which} return a number for whatever a model may write, or set reward.on_error=drop.",
+        keys=("environment.use", "reward.use", "reward.on_error") if several else ("reward.use", "reward.on_error"),
+    )
+
+
+def _unplayed(played: Sequence[Fault], sampled: Sampled, recipe: Recipe) -> Finding:
+    """Episodes that failed."""
+    assert recipe.environment is not None
+    first = played[0]
+    where = f" At: {first.where}" if first.where else ""
+    policy, timeout_s = recipe.environment.on_error, recipe.environment.timeout_s
+    return Finding(
+        code="model.environment",
+        severity="problem",
+        message=f"The environment failed in {len(played)} of the {len(sampled.faults) + len(sampled.groups)} groups "
+        f"that were played (environment.on_error={policy}). The first: {first.what}.{where}",
+        remedy=f"Make it faster, or raise environment.timeout_s={timeout_s:g}."
+        if first.late
+        else "Mend the class of environment.use, or set environment.on_error=drop.",
+        keys=("environment.timeout_s",) if first.late else ("environment.use", "environment.on_error"),
     )
 
 
@@ -123,18 +171,19 @@ def _no_signal(sampled: Sampled, recipe: Recipe) -> Iterator[Finding]:
     if len(rewards) != 1:
         return
     reward = rewards.pop()
-    attempts = sum(len(g.trajectories) for g in sampled.groups)
+    attempts = sum(len(g.attempts) for g in sampled.groups)
+    worst, few, more = _weight(attempts, sampled)
     if reward >= FULL_MARK:
         yield Finding(
             code="model.solved",
-            severity="problem",
-            message=f"All {attempts} samples are right ({reward:.3g}) before any training: there is nothing left to "
-            "learn, and all advantages would be 0.",
-            remedy="Give harder prompts (prompts), or a reward.use that tells these answers apart.",
+            severity=worst,
+            message=f"All {attempts} samples are right ({reward:.3g}) before any training{few}: there is nothing left "
+            "to learn, and all advantages would be 0.",
+            remedy=f"{more}Give harder prompts (prompts), or a reward.use that tells these answers apart.",
             keys=("prompts", "reward.use"),
         )
         return
-    severity, then = _before(recipe, "problem")
+    severity, then = _before(recipe, worst)
     ways = "give easier prompts, raise sampling.n, or let reward.use pay for steps on the way."
     nearer = (
         "Bring it nearer first with warmup, " if recipe.warmup is None else "Fine if warmup gets it far enough; else "
@@ -142,9 +191,9 @@ def _no_signal(sampled: Sampled, recipe: Recipe) -> Iterator[Finding]:
     yield Finding(
         code="model.flat",
         severity=severity,
-        message=f"All {attempts} samples of {len(sampled.groups)} prompts got {reward:.3g}: with the model as it is, "
-        f"all advantages are 0 and nothing is learned{then}.",
-        remedy=nearer + ways,
+        message=f"All {attempts} samples of {len(_by_prompt(sampled.groups))} prompts got {reward:.3g}{few}: with the "
+        f"model as it is, all advantages are 0 and nothing is learned{then}.",
+        remedy=more + nearer + ways,
         keys=("warmup", "prompts", "sampling.n", "reward.use"),
         examples=_examples(sampled),
     )
@@ -166,6 +215,14 @@ def _little_signal(figures: ModelFigures, recipe: Recipe) -> Iterator[Finding]:
     )
 
 
+def _weight(attempts: int, sampled: Sampled) -> tuple[Severity, str, str]:
+    """How bad it is that all ``attempts`` got the same, what to add to the sentence, and what to do first."""
+    if not sampled.late and attempts >= _ENOUGH:
+        return "problem", "", ""
+    why = "the time was up" if sampled.late else "there were no more"
+    return "warning", f" ({why}, and {attempts} say little)", "Look at more with --seconds=120 or --samples=16. "
+
+
 def _before(recipe: Recipe, severity: Severity) -> tuple[Severity, str]:
     """With a warm-up, the model that is sampled here is not the one that the main phase begins with."""
     if recipe.warmup is None:
@@ -177,6 +234,20 @@ def _cut(figures: ModelFigures, recipe: Recipe) -> Iterator[Finding]:
     if figures.share_truncated <= _MOST_CUT:
         return
     severity, then = _before(recipe, "warning")
+    several = recipe.environment
+    if several is not None:
+        yield Finding(
+            code="model.truncated",
+            severity="note",
+            message=f"{100 * figures.share_truncated:.0f}% of the episodes were ended by a budget, not by the "
+            f"environment: environment.max_turns={several.max_turns}, environment.max_total_tokens="
+            f"{several.max_total_tokens}, or sampling.max_tokens={recipe.sampling.max_tokens} with "
+            f"environment.on_length={several.on_length}.",
+            remedy="Fine if episodes are to end so; else raise environment.max_turns, environment.max_total_tokens or "
+            "sampling.max_tokens.",
+            keys=("environment.max_turns", "environment.max_total_tokens", "sampling.max_tokens"),
+        )
+        return
     yield Finding(
         code="model.truncated",
         severity=severity,
@@ -187,8 +258,9 @@ def _cut(figures: ModelFigures, recipe: Recipe) -> Iterator[Finding]:
     )
 
 
-def _same(figures: ModelFigures) -> Iterator[Finding]:
-    if figures.distinct * figures.samples / figures.prompts > 1 + 1e-9 or figures.samples == figures.prompts:
+def _same(groups: Sequence[Group], figures: ModelFigures) -> Iterator[Finding]:
+    alone = all(len(g.attempts) == 1 for g in groups)
+    if alone or any(len({_written(t) for t in g.attempts}) > 1 for g in groups):
         return
     yield Finding(
         code="model.same",
@@ -222,8 +294,8 @@ def _examples(sampled: Sampled) -> tuple[Example, ...]:
         Example(
             uid=group.prompt.uid,
             prompt=group.prompt.text,
-            answer=group.trajectories[0].text,
-            reward=group.trajectories[0].reward,
+            answer=" | ".join(message.content for message in group.attempts[0].messages),
+            reward=group.attempts[0].reward,
         )
         for group in sampled.groups[:_EXAMPLES]
     )

@@ -22,8 +22,9 @@ from stretto.api.audit.findings import (
 )
 from stretto.api.audit.scoring import Fault, Scored, Scores
 from stretto.config.recipe import Recipe
+from stretto.environments.rewards import Rewards
 
-__all__ = ["reward_figures", "reward_findings"]
+__all__ = ["part_findings", "reward_figures", "reward_findings"]
 
 _EXAMPLES = 3
 _SLACK = 1e-9
@@ -55,6 +56,23 @@ def reward_findings(scores: Scores, recipe: Recipe) -> list[Finding]:
     ]
     constant = _constant(scores)
     return [*found, *constant] if constant else [*found, *_paid(scores), *_listed(scores), *_length(scores)]
+
+
+def part_findings(rewards: Rewards, given: Sequence[Mapping[str, float | None]]) -> list[Finding]:
+    """Parts that applied to none of the answers. ``given``: what every answer that was judged got, by part."""
+    silent = [part for part in rewards.parts if all(scores.get(part.name) is None for scores in given)]
+    return [
+        Finding(
+            code="reward.part",
+            severity="problem" if part.weight else "warning",
+            message=f"Part {part.name} applied to none of {len(given):,} answers: it gave None for each (a forgotten "
+            "return?), so it says nothing, and all that is told of the reward is of its other parts.",
+            remedy=f"Let the function of reward.parts.{part.name} return a number, or remove reward.parts.{part.name}.",
+            keys=(f"reward.parts.{part.name}",),
+        )
+        for part in silent
+        if rewards.named and given
+    ]
 
 
 # --- figures -------------------------------------------------------------------------------------------------------

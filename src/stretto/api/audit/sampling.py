@@ -5,7 +5,7 @@ Owns opening the model and the waves of prompts. What the groups say is in ``lea
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stretto.api.audit.scoring import Fault, fault_of
@@ -29,8 +29,8 @@ _FIRST_WAVE = 2
 class Sampled:
     """Groups that were sampled and judged, and what failed instead.
 
-    ``tokens`` were written in ``seconds`` by the largest wave, of ``sequences`` at a time; ``judged_s``: seconds the
-    judge took for each group.
+    ``tokens`` were written in ``seconds`` by the largest wave, of ``sequences`` attempts at a time; ``judged_s``:
+    seconds the judge took for each group. ``late``: it ended for want of time.
     """
 
     groups: tuple[Group, ...]
@@ -39,6 +39,7 @@ class Sampled:
     seconds: float
     sequences: int
     judged_s: tuple[float, ...]
+    late: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +64,8 @@ class _WatchedEngine:
     watch: _Watch
 
     async def generate(self, request: Request) -> AsyncIterator[Completion]:
-        self.watch.sequences += len(request.seeds)
+        if request.id.endswith("/0"):  # a later turn goes on with an attempt that was counted
+            self.watch.sequences += len(request.seeds)
         async for completion in self.engine.generate(request):
             self.watch.tokens += len(completion.token_ids_T)
             self.watch.end = time.perf_counter()
@@ -85,11 +87,14 @@ class _WatchedJudge:
 async def sample_groups(job: Job, given: Given, *, prompts: int, samples: int | None, budget_s: float) -> Sampled:
     """Groups of the first prompts of the main phase, as many as ``prompts`` and about ``budget_s`` seconds allow.
 
+    One pass over the prompts is enough, unless all rewards are equal: then it goes on, since a few samples say little.
     ``samples``: siblings of a group instead of the recipe's; a workflow that has its own refuses (ConfigError). The
     policy is the recipe's model as it is before any training.
     """
     recipe = job.recipe
     update: dict[str, object] = {"reward": recipe.reward.model_copy(update={"on_error": "fail"})}
+    if recipe.environment is not None:
+        update["environment"] = recipe.environment.model_copy(update={"on_error": "fail"})
     graph = job.phases[-1].graph
     if samples is not None:
         update["sampling"] = recipe.sampling.model_copy(update={"n": samples})
@@ -101,7 +106,7 @@ async def sample_groups(job: Job, given: Given, *, prompts: int, samples: int | 
         plain = parts.binding(phase.namespace, phase.sampling, phase.steps)
         watch = _Watch()
         binding = replace(plain, engine=_WatchedEngine(plain.engine, watch), judge=_WatchedJudge(plain.judge, watch))
-        return await _waves(job, graph, binding, watch, min(prompts, len(job.train)), budget_s)
+        return await _waves(job, graph, binding, watch, prompts, budget_s)
 
 
 async def _waves(
@@ -109,15 +114,16 @@ async def _waves(
 ) -> Sampled:
     """Waves of more and more prompts; only whole ones are counted, so that the clock chooses no answers."""
     start = time.perf_counter()
+    one_pass = min(prompts, len(job.train))
     groups: list[Group] = []
     faults: list[Fault] = []
     done, wave = 0, _FIRST_WAVE
     tokens = sequences = 0
     seconds = 0.0
-    while done < prompts:
+    while done < one_pass or (done < prompts and not faults and _all_equal(groups)):
         began = time.perf_counter()
         watch.reset()
-        draws = range(done, min(done + wave, prompts))
+        draws = range(done, min(done + wave, one_pass if done < one_pass else prompts))
         for result in await asyncio.gather(*(_draw(job, graph, binding, draw) for draw in draws)):
             if isinstance(result, Fault):
                 faults.append(result)
@@ -136,11 +142,16 @@ async def _waves(
         seconds=seconds,
         sequences=sequences,
         judged_s=tuple(watch.judged_s),
+        late=done < one_pass,
     )
 
 
+def _all_equal(groups: Sequence[Group]) -> bool:
+    return len({t.reward for group in groups for t in group.attempts}) == 1
+
+
 async def _draw(job: Job, graph: Graph, binding: GroupBinding, draw: int) -> list[Group] | Fault:
-    """What the workflow hands to the step for one draw, or the fault of the reward that was to judge it."""
+    """What the workflow hands to the step for one draw, or the fault of the environment or the reward."""
 
     async def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
         return await call_group_node(graph, spec, inputs, binding.bind(spec, draw))

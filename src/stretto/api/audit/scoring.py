@@ -23,22 +23,26 @@ _TIMED = 8
 """Groups of the recipe's size that are judged for their time."""
 _LATE = "no answer within"
 """What the judge says of a reward that met its timeout."""
+_PLAYED = "the environment "
+"""How errors of episodes begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A reward that gave no score. ``where`` is the line that raised, if there is one."""
+    """A reward that gave no score, or an environment (``played``) that failed. ``where``: the line that raised."""
 
     what: str
     where: str
     late: bool
+    played: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What one group got: a reward for every sibling, or a fault."""
+    """What one group got: a reward for every sibling, with its ``parts`` by name, or a fault."""
 
     rewards: tuple[float, ...]
+    parts: tuple[Mapping[str, float | None], ...] = ()
     fault: Fault | None
     seconds: float
 
@@ -156,13 +160,16 @@ async def _score(judge: RewardJudge, group: Group) -> Scored:
         return Scored(rewards=(), fault=fault_of(error), seconds=time.perf_counter() - start)
     rewards = tuple(t.reward for t in judged.trajectories if t.reward is not None)
     assert len(rewards) == len(group.trajectories), "a judge gives every sibling a reward, or raises"
-    return Scored(rewards=rewards, fault=None, seconds=time.perf_counter() - start)
+    parts = tuple(t.rewards for t in judged.trajectories)
+    return Scored(rewards=rewards, parts=parts, fault=None, seconds=time.perf_counter() - start)
 
 
 def fault_of(error: RewardError) -> Fault:
     """What a judge raised, without its advice, which an audit words for itself, and the line it came from."""
-    what = str(error).partition(". Fix the reward")[0].partition(". Under schedule")[0]
+    what = str(error)
+    for advice in (". Fix the reward", ". Fix the environment", ". Under schedule"):
+        what = what.partition(advice)[0]
     trace = [line.strip() for line in str(error.__cause__ or "").splitlines()]
     frames = [i for i, line in enumerate(trace) if line.startswith('File "')]
     line = trace[frames[-1] + 1] if frames and frames[-1] + 1 < len(trace) - 1 else ""
-    return Fault(what=what, where=line, late=_LATE in what)
+    return Fault(what=what, where=line, late=_LATE in what, played=what.startswith(_PLAYED))
