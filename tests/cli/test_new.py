@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stretto.api import prompts_of
 from stretto.cli.main import main
 from stretto.cli.new import make_scaffold
 from stretto.config.load import load_recipe
@@ -59,6 +60,19 @@ def test_it_runs_as_it_is_made(tmp_path):
     stretto(folder, "train", "recipe.yaml", "steps=2", "warmup.max_steps=2")
     assert (RunView(folder / "runs" / "recipe").steps, RunView(folder / "runs" / "recipe").status) == (2, "done")
     assert "on 2 held-out prompts" in stretto(folder, "eval", "recipe")
+
+
+def test_its_test_scores_what_a_run_would(tmp_path):
+    folder = make_scaffold(tmp_path / "my-task").folder
+    recipe = (folder / "recipe.yaml").read_text().replace("held_out: 0.2}", "answer: solution, prompt: q}")
+    (folder / "recipe.yaml").write_text(recipe)
+    rows = [{"q": letter, "solution": number, "hint": "h"} for number, letter in enumerate("abc")]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run(tmp_path, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "my-task")
+    assert "7 passed, 1 skipped" in done
+    assert "no answer is long enough" in done
+    prompts = prompts_of(str(folder / "recipe.yaml"), [f"prompts.path={folder / 'data.jsonl'}"])
+    assert [(p.text, p.data) for p in prompts][1] == ("b", {"answer": 1, "solution": 1, "hint": "h"})
 
 
 @pytest.mark.slow
