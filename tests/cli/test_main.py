@@ -38,7 +38,7 @@ def test_the_version_is_told(capsys):
 
 def test_help_of_train_lists_every_key(capsys):
     out = run(capsys, "train", "--help")[1]
-    for key in ("backend.lr", "algorithm.lam (ppo)", "warmup.evaluate.every", "save.keep_best"):
+    for key in ("backend.lr", "algorithm.lam (ppo)", "warmup.evaluate.*", "evaluate.every", "save.keep_best"):
         assert key in out
 
 

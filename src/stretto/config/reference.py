@@ -6,7 +6,19 @@ python -m stretto.config.reference > docs/configuration.md
 import sys
 from collections.abc import Iterable, Iterator
 
-from stretto.config.fields import FieldDoc, SectionType, field_docs, filled_by, section_by_name, sections_of, variant_of
+from pydantic.fields import FieldInfo
+
+from stretto.config.base import Section
+from stretto.config.fields import (
+    FieldDoc,
+    SectionType,
+    field_docs,
+    filled_by,
+    section_by_name,
+    sections_of,
+    show,
+    variant_of,
+)
 from stretto.config.overrides import RESUME_SAFE_KEYS
 from stretto.config.recipe import Recipe
 
@@ -42,17 +54,52 @@ def reference_markdown() -> str:
 
 
 def help_fields(prefix: str = "") -> list[tuple[str, str]]:
-    """(key, its doc line, what may be given and the default) of every key that starts with ``prefix``."""
-    docs = [d for d in field_docs(Recipe) if d.key.startswith(prefix)]
-    return [(_named(d), f"{d.doc.replace('``', '')} [{d.allowed}{_default(d)}]") for d in docs]
+    """(key, its doc line, what may be given and the default) of every key that starts with ``prefix``, once.
+
+    A section that stands elsewhere too is one line that says where; a key that several types read alike is one line
+    with their names, and the choice of a type stands at its section.
+    """
+    variants: dict[tuple[str, str], list[str]] = {}
+    for d in _once(Recipe, ""):
+        if d.key.startswith(prefix) and not (d.variant and d.key.endswith(".type")):
+            what = f" [{d.allowed}{_default(d)}]" if d.allowed else ""
+            variants.setdefault((d.key, f"{d.doc.replace('``', '')}{what}"), []).append(d.variant)
+    return [(_named(key, names), text) for (key, text), names in variants.items()]
+
+
+def _once(model: SectionType, prefix: str, filled: Section | None = None) -> Iterator[FieldDoc]:
+    """The keys below ``model``, without those of sections that are described under a shorter key."""
+    for doc in field_docs(model, prefix, filled):
+        if "." in doc.key.removeprefix(prefix):
+            continue  # of a section, which has its turn below
+        field = model.model_fields[doc.key.removeprefix(prefix)]
+        sections, by_name = sections_of(field), section_by_name(field)
+        places = [(sections, doc.key)] if sections else [((by_name,), f"{doc.key}.NAME")] if by_name else []
+        yield doc
+        for kinds, key in places:
+            if _HOMES[kinds] != key:
+                yield _elsewhere(field, kinds, key)
+                continue
+            for kind in kinds:
+                yield from _once(kind, f"{key}.", filled_by(field, kind))
+
+
+def _elsewhere(field: FieldInfo, kinds: tuple[SectionType, ...], key: str) -> FieldDoc:
+    """The line that stands for the keys of a section that has been described under another key."""
+    own = [(kind, filled) for kind in kinds if (filled := filled_by(field, kind)) is not None]
+    values = [f"{n}={show(getattr(f, n))}" for k, f in own for n in k.model_fields if n in f.model_fields_set]
+    differ = f"; where left out, {', '.join(values)}" if values else ""
+    doc = f"The keys of {_HOMES[kinds]}.*, with values of its own{differ}."
+    return FieldDoc(key=f"{key}.*", variant="", allowed="", default="", doc=doc)
 
 
 def _default(doc: FieldDoc) -> str:
     return f"; {doc.default}" if doc.default == "required" else f"; default {doc.default}" if doc.default else ""
 
 
-def _named(doc: FieldDoc) -> str:
-    return f"{doc.key} ({doc.variant})" if doc.variant and not doc.key.endswith(".type") else doc.key
+def _named(key: str, variants: list[str]) -> str:
+    named = ", ".join(filter(None, variants))
+    return f"{key} ({named})" if named else key
 
 
 def _sections(model: SectionType, prefix: str) -> Iterator[str]:
