@@ -65,6 +65,8 @@ def write(path: str, *lines: str) -> str:
         (["train", "quickstart", "reward={parts: {'': {use: exact_match}}}"], "reward.parts has a part called ''"),
         (["train", "quickstart", "reward={parts: {a: {use: exact_match}}}", "evaluate.score=b"], "evaluate.score='b'"),
         (["train", "quickstart", "reward.use=environment"], "the recipe has none"),
+        (["check", "quickstart", "reward.use=environment"], "the recipe has none"),
+        (["check", "quickstart", "reward={parts: {e: {use: environment}}}"], "reward.parts.e.use=environment is"),
         (["train", "quickstart", "sampling.temperature=1e-300"], "0.001 or more"),
         (["train", "quickstart", "sampling.max_tokens=600"], "Set sampling.max_tokens=505 or less"),
         (["train", "quickstart", "evaluate.max_tokens=1000"], "Set evaluate.max_tokens=505 or less"),
@@ -188,7 +190,8 @@ def test_environments_that_cannot_be_played(refused, keys, says):
     # pitfalls 25, 35
     write("own_env.py", ENVIRONMENT)
     sys.modules.pop("own_env", None)
-    assert says in refused("train", "quickstart", "steps=1", "warmup=null", *keys)
+    for command in ("train", "check"):
+        assert says in refused(command, "quickstart", "steps=1", "warmup=null", *keys)
 
 
 def test_a_model_folder_without_weights(refused):

@@ -24,8 +24,10 @@ def check_scores(
 ) -> None:
     """Raises ConfigError for a reward that waits for an environment's score in vain, or a set that counts by none."""
     for key, each in {"reward": rewards, **set_rewards}.items():
-        if any(part.function is EnvironmentScore or isinstance(part.function, EnvironmentScore) for part in each.parts):
-            _check_environment(key, recipe, environment)
+        for part in each.parts:
+            if part.function is EnvironmentScore or isinstance(part.function, EnvironmentScore):
+                where = f"{key}.parts.{part.name}" if each.named else key
+                _check_environment(where, recipe, environment)
     for one in sets:
         names = (set_rewards[one.judge] if one.judge else rewards).score_names
         if one.score is not None and names is not None and one.score not in names:
