@@ -1,5 +1,7 @@
 """What is said of a run when it ends, and later."""
 
+from dataclasses import replace
+
 import pytest
 
 from stretto.cli.summary import compared, describe_run, end_of_run, run_table
@@ -44,6 +46,14 @@ def test_the_end_of_a_run(view):
 def test_the_quickstart_is_offered_again_only_after_a_quickstart(make_run, name, offered):
     text = end_of_run(RunView(make_run(name)))
     assert [word in text for word in ("train quickstart", "ppo-addition")] == [offered, offered]
+
+
+def test_a_part_that_never_applied_is_told(view):
+    assert "applied to no attempt" not in end_of_run(view)
+    parts = {name: {"use": "mine:f", "weight": 1.0} for name in ("mean", "closes")}  # reward/mean is recorded
+    view.info = replace(view.info, config={"reward": {"use": None, "parts": parts}})
+    told = [line for line in end_of_run(view).splitlines() if "applied to no attempt" in line]
+    assert len(told) == 1 and told[0].startswith("reward.parts.closes applied to no attempt: it gave None for each")
 
 
 def test_a_run_that_goes_on_or_was_killed_is_to_be_resumed(make_run):

@@ -49,7 +49,7 @@ def end_of_run(view: RunView, *, unicode: bool = True) -> str:
         picture = view.path / "curve.png"
         save_plot([view], picture, Plot(title=f"{view.name}: {workflow}, seed {view.seed}"))
         parts.append(f"{draw_chart(curve, unicode=unicode)}\n\nThe same as a picture: {picture}")
-    parts += _nothing_learned(view)
+    parts += _nothing_learned(view) + _silent_parts(view)
     problems = _problems(compared(view.leading()))
     if problems:
         heading = set_words(view.evaluated()[0]).capitalize()
@@ -68,6 +68,20 @@ def _nothing_learned(view: RunView) -> list[str]:
         f"In the last {steps} steps all attempts of every group got the same reward, so nothing could be learned. If "
         "that is not because all are right, look at what was written (`stretto runs export --what samples`): "
         "backend.lr may be too high, or the task too hard for what the model can do."
+    ]
+
+
+def _silent_parts(view: RunView) -> list[str]:
+    """A sentence for each part of the reward that applied to no attempt of the main phase."""
+    config = view.info.config.get("reward")
+    named = config.get("parts") if isinstance(config, Mapping) else None
+    if not isinstance(named, Mapping) or not view.history("reward/mean"):
+        return []
+    return [
+        f"reward.parts.{name} applied to no attempt: it gave None for each (a forgotten return?), so nothing was "
+        "learned from it."
+        for name in named
+        if not view.history(f"reward/{name}")
     ]
 
 
