@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -11,7 +12,7 @@ import torch
 import stretto
 from stretto.algorithms.advantages import group_credit
 from stretto.algorithms.losses import Tokens
-from stretto.errors import ConfigError, DataError, RewardError, StoreError
+from stretto.errors import ConfigError, DataError, RewardError, StoreError, UserError
 from stretto.types import Column
 
 PROMPTS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
@@ -127,6 +128,53 @@ def test_a_prompt_made_on_the_spot_and_an_evaluation():
         assert np.abs(logprobs.values - sampled).max() < 1e-4
 
 
+def test_what_a_loop_gives_is_checked_where_it_comes_in():
+    # pitfalls 23, 35
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        prompt = s.prompts(1)[0]
+        group = s.rollout(prompt)
+        batch = stretto.Batch(groups=(group,))
+        odd = replace(prompt, token_ids=np.array([5.5, 9.0]))
+        refused = [
+            (lambda: s.rollout("1+1="), r"given a str \('1\+1='\)"),
+            (lambda: s.rollout(None), "given a NoneType"),
+            (lambda: s.rollout(odd), "token_ids"),
+            (lambda: s.rollout(prompt, n=0), "n=0 must be a whole number, 1 or more"),
+            (lambda: s.rollout(prompt, n=True), "n=True"),
+            (lambda: s.prompts(-1), "prompts=-1"),
+            (lambda: s.prompt(3), "the prompt is 3"),
+            (lambda: s.prompt("1", uid=3), "uid=3"),
+            (lambda: s.prompt("1", answer=object()), "no JSON"),
+            (lambda: s.prompt("1", answer=float("nan")), "no JSON"),
+            (lambda: s.train(3), "a int came"),
+            (lambda: s.train([3]), "a int came"),
+            (lambda: s.train([group, group]), "came twice"),
+            (lambda: s.update(batch, loss="sft", lr=float("nan")), "lr=nan"),
+            (lambda: s.update(batch, loss="sft", aggregate="mean"), "aggregate='mean'"),
+            (lambda: s.score(batch, "logprob"), "Did you mean 'logprobs'"),
+            (lambda: s.evaluate(0), "limit=0"),
+        ]
+        for call, says in refused:
+            with pytest.raises(UserError, match=says):
+                call()
+        assert s.rollout(prompt, n=2).draw == group.draw + 1  # what was refused used up nothing
+    with pytest.raises(ConfigError, match="closed"):
+        s.__enter__()
+
+
+def test_a_saved_session_is_of_one_recipe(tmp_path):
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        s.save(tmp_path / "at")
+        with pytest.raises(StoreError, match="cannot be used"):
+            s.save(tmp_path / "at" / "session.json")
+    with stretto.session("grpo", reward=digits, **{**SETTINGS, "seed": 99}) as s:
+        with pytest.raises(StoreError, match="another seed"):
+            s.load(tmp_path / "at")
+        (tmp_path / "at" / "session.json").write_text("{")
+        with pytest.raises(StoreError, match="is damaged"):
+            s.load(tmp_path / "at")
+
+
 # --- nothing is left, whatever happens -----------------------------------------------------------------------------
 
 
@@ -213,3 +261,15 @@ def test_what_cannot_be_rolled_out_or_trained_on_is_said():
             s.prompt("a", answer=object())
     with stretto.session("grpo", reward=digits, engine={"max_len": 64}, **SETTINGS) as s:
         assert len(s.rollout(s.prompt("much too long"), n=2).trajectories) == 2
+
+
+def test_a_partial_function_goes_by_the_name_of_its_function(tmp_path, monkeypatch):
+    from functools import partial
+
+    monkeypatch.chdir(tmp_path)
+
+    def scaled(prompt, trajectory, scale):
+        return scale * trajectory.num_written
+
+    with stretto.session("grpo", reward=partial(scaled, scale=0.5), **SETTINGS) as s:
+        assert set(s.rollout(s.prompts(1)[0]).trajectories[0].rewards) == {"scaled"}

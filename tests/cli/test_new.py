@@ -143,3 +143,10 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="does not exist"):
         make_scaffold(Path("task"), "no-model")
     assert not Path("task").exists()
+
+
+def test_a_name_that_is_too_long(tmp_path, monkeypatch, capsys):  # pitfall 35
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "a" * 300]) == 2
+    assert "at most 100" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

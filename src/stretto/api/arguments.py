@@ -6,6 +6,7 @@ Owns what ``stretto.train`` and ``stretto.session`` take. It runs nothing.
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -198,6 +199,8 @@ def _environment_section(environment: object) -> object:
 
 def _named(function: Callable[..., object]) -> str:
     """``module:name`` if that import gives this very object, else ``python:name``: only Python can resume it then."""
+    if isinstance(function, partial):  # its settings have no name; what it is made of has
+        return f"python:{reward_name(function)}"
     name = getattr(function, "__qualname__", type(function).__qualname__)
     module = sys.modules.get(getattr(function, "__module__", ""))
     if module is not None and module.__name__ != "__main__" and getattr(module, name, None) is function:

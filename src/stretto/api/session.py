@@ -12,17 +12,18 @@ it runs on in a run, with the same seeds, so that equal calls give equal bits.
 """
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar, overload
+from typing import TypeVar, get_args, overload
 
 from stretto.algorithms.aggregation import aggregation_weights
 from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
+from stretto.api.checks import check_choice, check_count, check_groups, check_prompts, check_rate, prompt_of
+from stretto.api.place import Place, empty_folder, of_session, read_place, write_place
 from stretto.config.algorithms import Aggregation
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, DataError, StoreError, nearest
@@ -43,7 +44,6 @@ from stretto.types import Batch, Column, Group, LossRef, Message, Prompt, Settin
 __all__ = ["Session", "session"]
 
 T = TypeVar("T")
-STATE = "session.json"
 
 
 class Session:
@@ -96,23 +96,17 @@ class Session:
 
     def prompts(self, count: int) -> list[Prompt]:
         """The next ``count`` prompts to train on, in the order in which a run of the same seed would draw them."""
+        check_count("prompts", count, least=0)
         begin, self._next_prompt = self._next_prompt, self._next_prompt + count
         return [self._phase.prompt_of(index) for index in range(begin, begin + count)]
 
-    def prompt(self, content: str | Sequence[Message], uid: str | None = None, **data: object) -> Prompt:
+    def prompt(
+        self, content: str | Sequence[Message | Mapping[str, str]], uid: str | None = None, **data: object
+    ) -> Prompt:
         """A prompt made on the spot, from text or chat messages; ``data`` is what judges it (``answer=...``)."""
-        text = content if isinstance(content, str) else "\n".join(f"{m.role}: {m.content}" for m in content)
-        messages = None if isinstance(content, str) else tuple(content)
-        token_ids = self._job.tokenizer.encode_prompt(content)
-        try:
-            json.dumps(data)
-        except TypeError as error:
-            raise DataError(
-                f"the prompt {text[:40]!r} was given data that is no JSON ({error}), and data is recorded and sent to "
-                "reward processes. Give strings, numbers, lists and dicts."
-            ) from error
-        self._check_length(text, len(token_ids))
-        return Prompt(uid=uid or text, text=text, token_ids=token_ids, messages=messages, data=data)  # type: ignore[arg-type]
+        made = prompt_of(self._job.tokenizer, content, uid, data)
+        self._check_length(made.text, len(made.token_ids))
+        return made
 
     # --- a step ----------------------------------------------------------------------------------------------------
 
@@ -129,10 +123,12 @@ class Session:
         left out is ``sampling.n``. Every group is another draw, with seeds of its own.
         """
         self._check_open()
-        graph = self._graph(n)
+        if n is not None:
+            check_count("n", n)
         several = not isinstance(prompt, Prompt)
-        prompts = list(prompt) if several else [prompt]
+        prompts = check_prompts(prompt if several else [prompt])
         self._check_rollout(prompts)
+        graph = self._graph(n)
         begin, self._next_draw = self._next_draw, self._next_draw + len(prompts)
         groups = self._run(together([self._group(graph, p, begin + i) for i, p in enumerate(prompts)]))
         return groups if several else groups[0]
@@ -144,10 +140,7 @@ class Session:
         """
         self._check_open()
         (boundary,) = self._boundary(self._phase.graph)
-        given = [groups] if isinstance(groups, Group) else list(groups)
-        if not given:
-            raise ConfigError("there is nothing to train on: no group was given. Give what rollout returned.")
-        rows = tuple(sorted(given, key=lambda group: group.draw))
+        rows = check_groups([groups] if isinstance(groups, Group) else groups)
         self._unpublished += 1
         result = self._run(self._parts.worker.step(self._phase.graph, {boundary: rows}, self._lr))
         return result.report
@@ -155,6 +148,8 @@ class Session:
     def score(self, batch: Batch, want: Want = "logprobs", *, model: str = "policy") -> Column:
         """Per-token numbers of a Model over a batch, without gradient: logprobs, entropy or (of a critic) values."""
         self._check_open()
+        check_choice("want", want, get_args(Want))
+        check_groups(batch.groups)
         return self._run(self._parts.worker.call(self._parts.backend.score, model, batch, frozenset({want})))[0]
 
     def update(
@@ -175,15 +170,17 @@ class Session:
         them. ``lr`` left out is the recipe's at this version.
         """
         self._check_open()
-        self._unpublished += model == "policy"
+        check_choice("aggregate", aggregate, get_args(Aggregation))
+        check_groups(batch.groups)
         if all(column.name != "weights" for column in columns):
             columns = (*columns, aggregation_weights(batch, aggregate))
         ref = LossRef(use=loss, settings=settings) if isinstance(loss, str) else _by_function(loss, settings)
-        rate = self._lr(model) if lr is None else lr
+        rate = self._lr(model) if lr is None else check_rate(lr)
 
         def learn() -> UpdateReport:
             backend = self._parts.backend
             metrics = backend.accumulate(model, batch, columns, ref)
+            self._unpublished += model == "policy"  # here, so that what is refused or raises does not count
             report = backend.update(model, rate)
             return UpdateReport(model=model, metrics={**metrics, **report.metrics}, skipped=report.skipped)
 
@@ -203,6 +200,8 @@ class Session:
         ``name`` is ``held_out`` or one of ``evaluate.sets``; by default the first there is.
         """
         self._check_open()
+        if limit is not None:
+            check_count("limit", limit)
         sets = {eval_set.name: eval_set for eval_set in self._job.phases[-1].sets}
         if not sets:
             raise ConfigError("there is nothing to evaluate on: prompts.held_out=0. Set prompts.held_out=0.2.")
@@ -218,24 +217,18 @@ class Session:
     def save(self, folder: str | Path) -> None:
         """Write weights, optimizers and where the session stands into ``folder``, which must be empty or new."""
         self._check_open()
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise StoreError(f"the folder {path} is not empty, and a session overwrites nothing. Give a new one.")
+        path = empty_folder(folder)
         self._run(self._parts.worker.call(self._parts.backend.save, path))
-        at = {"next_draw": self._next_draw, "next_prompt": self._next_prompt, "version": self._version}
-        (path / STATE).write_text(json.dumps(at), encoding="utf-8")
+        write_place(path, Place(self._next_draw, self._next_prompt, self._version), of_session(self._job))
 
     def load(self, folder: str | Path) -> None:
         """Go on where ``save`` left off, to the same bits, in a session of the same recipe. Publishes."""
         self._check_open()
         path = Path(folder)
-        if not (path / STATE).is_file():
-            raise StoreError(f"the folder {path} has no {STATE}: no session was saved there. Give one that save wrote.")
-        at = json.loads((path / STATE).read_text(encoding="utf-8"))
+        at = read_place(path, of_session(self._job))
         self._run(self._parts.worker.call(self._parts.backend.load, path))
-        self._next_draw, self._next_prompt = at["next_draw"], at["next_prompt"]
-        self._version = at["version"] - 1
+        self._next_draw, self._next_prompt = at.next_draw, at.next_prompt
+        self._version = at.version - 1
         self.publish()
 
     def export(self, folder: str | Path) -> None:
@@ -253,6 +246,7 @@ class Session:
         self._leave(None)
 
     def __enter__(self) -> "Session":
+        self._check_open()
         return self
 
     def __exit__(
@@ -291,7 +285,7 @@ class Session:
         if self._closed:
             raise ConfigError("this session is closed. Work inside its `with` block, or open another.")
 
-    def _check_rollout(self, prompts: Sequence[object]) -> None:
+    def _check_rollout(self, prompts: Sequence[Prompt]) -> None:
         """Prompts that can be rolled out, and weights that are no staler than the recipe allows."""
         most = self.recipe.schedule.max_staleness
         if self._unpublished > most:
@@ -300,11 +294,6 @@ class Session:
                 f"older than schedule.max_staleness={most} allows. Call publish() after the update."
             )
         for prompt in prompts:
-            if not isinstance(prompt, Prompt):
-                raise ConfigError(
-                    f"rollout was given a {type(prompt).__name__} ({str(prompt)[:40]!r}) where a Prompt belongs. Take "
-                    "one of prompts(8), or make one of text with prompt(...)."
-                )
             self._check_length(prompt.text, len(prompt.token_ids))
 
     def _check_length(self, text: str, num_tokens: int) -> None:

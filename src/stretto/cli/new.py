@@ -21,6 +21,7 @@ BUILTIN = "builtin:"
 
 FOLDER = Path(__file__).parent / "scaffold"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+LONGEST = 100
 RENAMED = {"gitignore": ".gitignore"}
 """A file of its own name would act on this repository."""
 
@@ -65,10 +66,10 @@ def make_scaffold(folder: Path, model: str = TINY) -> Scaffold:
     """
     from stretto.errors import ConfigError
 
-    if not NAME.fullmatch(folder.name):
+    if not NAME.fullmatch(folder.name) or len(folder.name) > LONGEST:
         raise ConfigError(
             f"{str(folder)!r} cannot be the name of a task: it must be of letters, digits, '.', '_' and '-', a letter "
-            "or digit first. Give another name."
+            f"or digit first, and at most {LONGEST} of them. Give another name."
         )
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise ConfigError(f"{folder} exists already, and nothing is written over. Give another name, or remove it.")
