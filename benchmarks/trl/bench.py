@@ -116,7 +116,7 @@ def _ratio(ours: object, theirs: object) -> float:
 def accuracy_of(model: str, held_out: str) -> float:
     """Greedy accuracy of a model's folder on the held-out problems."""
     keys = ["prompts.type=jsonl", f"prompts.path={held_out}", "prompts.held_out=0.999", "reward.workers=0"]
-    return evaluate(model, [*keys, "sampling.max_tokens=8"]).accuracy
+    return evaluate(model, [*keys, "sampling.max_tokens=8"])["held_out"].accuracy
 
 
 def tiny(folder: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
