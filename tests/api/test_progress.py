@@ -160,8 +160,12 @@ def test_a_run_from_python_shows_its_progress_when_asked_or_looked_at(tmp_path, 
 
     monkeypatch.chdir(tmp_path)
     events = []
-    with pytest.raises(Exception, match="its environment gave no score"):  # a failed run shows too
-        train("grpo", progress=True, observer=events.append, **{**RECIPE, "reward": "environment"})
+
+    def fails(prompt, trajectory):
+        raise ValueError("not today")
+
+    with pytest.raises(Exception, match="not today"):  # a failed run shows too
+        train("grpo", progress=True, observer=events.append, **{**RECIPE, "reward": fails})
     assert "run grpo, seed 0" in capsys.readouterr().out
     assert [e.kind for e in events][:2] == ["run", "attempt"]
     recipe = {**RECIPE, "prompts": [{"prompt": "1+1=", "answer": "2"}]}
