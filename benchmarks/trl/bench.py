@@ -57,7 +57,7 @@ def smollm_model(folder: Path) -> tuple[str, str]:
     """SmolLM2 as a folder, and chain sums as chat prompts."""
     import reasoning_gym
 
-    from stretto.backends.torch.hf_config import model_folder
+    from stretto.data.locations import folder_of
 
     rows = []
     for entry in reasoning_gym.create_dataset("chain_sum", seed=0, size=64):
@@ -65,7 +65,7 @@ def smollm_model(folder: Path) -> tuple[str, str]:
         row = {"prompt": [{"role": "user", "content": ask}], "answer": entry["answer"]}
         rows.append(json.dumps(row))
     (folder / "train.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return str(model_folder(MODEL_SMOLLM)), str(folder / "train.jsonl")
+    return str(folder_of(MODEL_SMOLLM)), str(folder / "train.jsonl")
 
 
 def measure(who: str, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
