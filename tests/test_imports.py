@@ -1,8 +1,11 @@
 """Modules that users name: whatever importing them does, it is said with the module's name, and the status is 2."""
 
+import gc
+
 import pytest
 
 from stretto.cli.main import main
+from stretto.imports import importing_much
 
 FAULTS = {
     "quits": ("import sys\nsys.exit(0)\n", "ends the program when it is imported"),
@@ -35,3 +38,15 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch, capsys
     told = capsys.readouterr().err
     assert (status, name in told, said in told) == (2, True, True), told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_as_it_was_after_a_large_import(enabled):
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with importing_much():
+            inside = gc.isenabled()
+        assert (inside, gc.isenabled()) == (False, enabled)
+    finally:
+        (gc.enable if was else gc.disable)()

@@ -48,8 +48,8 @@ def options(
 ) -> None:
     """Post-train language models with reinforcement learning.
 
-    RECIPE is a packaged name (quickstart, ppo-addition), a YAML file, or module:function. A recipe's keys are set by
-    key=value after it; `stretto train --help` lists them all.
+    RECIPE is a packaged name (quickstart, ppo-addition, smollm-chain-sum, gsm-style-jsonl), a YAML file, or
+    module:function. A recipe's keys are set by key=value after it; `stretto train --help` lists them all.
 
     Example: stretto train quickstart steps=300 seed=1
     """

@@ -31,6 +31,7 @@ from stretto.environments.rewards.resolve import resolve_rewards
 from stretto.errors import ConfigError, DataError
 from stretto.families.facts import OWN_FORWARD, max_positions_of
 from stretto.graph import Graph, Workflow, models_of
+from stretto.imports import importing_much
 from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
 from stretto.runtime.binding import GroupJudge
 from stretto.runtime.disposer import Disposer
@@ -218,8 +219,8 @@ def prepare(recipe: Recipe, given: Given) -> Job:
 async def open_parts(job: Job, disposer: Disposer) -> Parts:
     """Start-up up to the Models: reward processes, worker, backend, engine. The first publication is the driver's."""
     recipe = job.recipe
-    # torch takes seconds to import: only what trains or evaluates pays.
-    from stretto.weights.in_process import InProcessSync
+    with importing_much():  # torch takes seconds to import: only what trains or evaluates pays
+        from stretto.weights.in_process import InProcessSync
 
     judge = await _open_judge(job, recipe.reward, job.rewards, disposer)
     judges: dict[str, GroupJudge] = {"": judge}
@@ -382,7 +383,8 @@ def _open_backend(job: Job) -> TrainBackend:
     recipe, models = job.recipe, needed_models(job.graphs)
     if isinstance(recipe.backend, FakeBackendConfig):
         return FakeBackend(sorted(models))
-    from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
+    with importing_much():
+        from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 
     set_threads(recipe.backend.threads)
     specs = {
