@@ -5,7 +5,7 @@ Owns what importing may do wrong and what to do about it, not what the thing tha
 
 import gc
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
@@ -16,7 +16,7 @@ __all__ = ["find_named", "import_named", "importing_much", "is_named", "told"]
 
 
 @contextmanager
-def importing_much() -> Iterator[None]:
+def importing_much() -> Generator[None]:
     """Import a large library inside, without the garbage collector: it would search all that is being made, again and
     again, and find next to nothing. Importing torch and transformers takes a sixth less CPU time."""
     enabled = gc.isenabled()
