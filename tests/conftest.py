@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,25 @@ from stretto.store import (
 )
 
 NUM_WARMUP, NUM_MAIN = 60, 200
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--golden-dir DIR``: golden files of the same schema to take instead of those in tests/golden/data."""
+    parser.addoption("--golden-dir", default=None, help="a folder of golden files to check instead of the project's")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How many golden cases passed and failed, by file and variant."""
+    counts: dict[str, list[int]] = {}
+    for outcome, place in (("passed", 0), ("failed", 1)):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, value in getattr(report, "user_properties", []):
+                if name == "golden":
+                    counts.setdefault(value, [0, 0])[place] += 1
+    if counts:
+        terminalreporter.section("golden cases")
+        for name, (passed, failed) in sorted(counts.items()):
+            terminalreporter.write_line(f"{name:45} {passed:4} passed{f' {failed:4} FAILED' if failed else ''}")
 
 
 def example(uid: int, completion: str, answer: str) -> Example:

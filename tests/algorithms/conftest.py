@@ -9,7 +9,7 @@ import pytest
 
 from stretto.types import Batch, Group, Key, Prompt, Trajectory
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,5 @@
+"""Golden cases of advantages."""
+
+from cases import Adapter
+
+VARIANTS: dict[str, Adapter] = {}

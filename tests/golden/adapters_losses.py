@@ -1,0 +1,5 @@
+"""Golden cases of losses."""
+
+from cases import Adapter
+
+VARIANTS: dict[str, Adapter] = {}

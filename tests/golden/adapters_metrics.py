@@ -1,0 +1,5 @@
+"""Golden cases of metrics."""
+
+from cases import Adapter
+
+VARIANTS: dict[str, Adapter] = {}
