@@ -39,6 +39,7 @@ __all__ = [
     "Episode",
     "Generate",
     "Judge",
+    "Memory",
     "MemoryLevel",
     "NamedTensor",
     "Request",
@@ -276,11 +277,18 @@ class Generate(Protocol):
         ...
 
     def complete(
-        self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0, max_tokens: int | None = None
+        self,
+        token_ids: Ints,
+        *,
+        samples: Sequence[int],
+        turn: int = 0,
+        max_tokens: int | None = None,
+        greedy: bool = False,
     ) -> AsyncIterator[Completion]:
         """One completion per sample index; its seed is a function of (run seed, draw, sample, turn).
 
         ``max_tokens``: less than the recipe's ``sampling.max_tokens``, where the budget of a row leaves less.
+        ``greedy``: the most likely token each time, whatever the recipe's temperature.
         """
         ...
 
@@ -405,9 +413,25 @@ class Train(Protocol):
         """The Model's name."""
         ...
 
+    @property
+    def step(self) -> int:
+        """The step of the phase, from 0."""
+        ...
+
+    def score(self, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
+        """As ``Score.score``: the Model as it is now, also between two updates of a step."""
+        ...
+
     def learn(self, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> UpdateReport:
         """One optimizer update of ``loss`` over the whole batch, at the learning rate of the step."""
         ...
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """What a per-step node keeps from step to step: JSON of its own, in every checkpoint, None at a phase's start."""
+
+    value: Json
 
 
 ROLES: Mapping[str, type] = {
@@ -417,5 +441,6 @@ ROLES: Mapping[str, type] = {
     "environment": Environment,
     "score": Score,
     "train": Train,
+    "memory": Memory,
 }
 """Every role by name: a parameter annotated with one of these types is bound by the runtime."""

@@ -235,6 +235,12 @@ class Batch:
         """Tokens that the policy wrote, in all rows."""
         return int(self.mask.sum())
 
+    def split(self, parts: int) -> "tuple[Batch, ...]":
+        """The groups in order, in ``parts`` batches whose sizes differ by one group at most; fewer if groups are."""
+        parts = max(min(parts, len(self.groups)), 1)
+        ends = [len(self.groups) * i // parts for i in range(parts + 1)]
+        return tuple(Batch(groups=self.groups[a:b]) for a, b in zip(ends, ends[1:], strict=False))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Column:
@@ -260,6 +266,18 @@ class Column:
         """A per-trajectory Column of ``batch`` from values [B, ...]."""
         assert len(values) == len(batch.keys), (name, len(values), len(batch.keys))
         return cls(name=name, keys=batch.keys, values=values)
+
+    def of(self, batch: Batch) -> "Column":
+        """The same Column for the rows of ``batch`` only, each of which this one must have."""
+        if batch.keys == self.keys:
+            return self
+        place = {key: row for row, key in enumerate(self.keys)}
+        rows = [self.row(place[key]) for key in batch.keys]
+        if self.offsets is None:
+            values = np.stack(rows) if rows else self.values[:0]
+            return Column(name=self.name, keys=batch.keys, values=values)
+        values = np.concatenate(rows) if rows else self.values[:0]
+        return Column(name=self.name, keys=batch.keys, values=values, offsets=batch.offsets)
 
     def row(self, index: int) -> Array:
         """Row ``index``: [T, ...] of a per-token Column, [...] of a per-trajectory one."""

@@ -7,10 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from stretto.errors import StoreError
 from stretto.runtime.build import Job
+from stretto.types import Json
 
 __all__ = ["Place", "empty_folder", "of_session", "read_place", "write_place"]
 
@@ -19,11 +20,12 @@ STATE = "session.json"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The next draw and prompt, and the version that was published last."""
+    """The next draw and prompt, the version that was published last, and what nodes keep from step to step."""
 
     next_draw: int
     next_prompt: int
     version: int
+    memory: Mapping[str, Json]
 
 
 def of_session(job: Job) -> Mapping[str, object]:
@@ -61,8 +63,8 @@ def read_place(path: Path, of: Mapping[str, object]) -> Place:
     if not file.is_file():
         raise StoreError(f"the folder {path} has no {STATE}: no session was saved there. Give one that save wrote.")
     try:
-        at = cast("dict[str, int]", json.loads(file.read_text(encoding="utf-8")))
-        place = Place(at["next_draw"], at["next_prompt"], at["version"])
+        at = cast("dict[str, Any]", json.loads(file.read_text(encoding="utf-8")))
+        place = Place(at["next_draw"], at["next_prompt"], at["version"], at["memory"])
         before = cast("dict[str, object]", at["of"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{file} is damaged ({type(error).__name__}: {error}). Take another folder.") from error

@@ -142,7 +142,9 @@ class Session:
         (boundary,) = self._boundary(self._phase.graph)
         rows = check_groups([groups] if isinstance(groups, Group) else groups)
         self._unpublished += 1
-        result = self._run(self._parts.worker.step(self._phase.graph, {boundary: rows}, self._lr))
+        step, worker = self._version, self._parts.worker
+        result = self._run(worker.step(self._phase.graph, {boundary: rows}, self._lr, step))
+        self._run(worker.call(self._phase.end_step, self._parts.backend, step))
         return result.report
 
     def score(self, batch: Batch, want: Want = "logprobs", *, model: str = "policy") -> Column:
@@ -219,7 +221,8 @@ class Session:
         self._check_open()
         path = empty_folder(folder)
         self._run(self._parts.worker.call(self._parts.backend.save, path))
-        write_place(path, Place(self._next_draw, self._next_prompt, self._version), of_session(self._job))
+        place = Place(self._next_draw, self._next_prompt, self._version, self._parts.worker.memory)
+        write_place(path, place, of_session(self._job))
 
     def load(self, folder: str | Path) -> None:
         """Go on where ``save`` left off, to the same bits, in a session of the same recipe. Publishes."""
@@ -228,6 +231,7 @@ class Session:
         at = read_place(path, of_session(self._job))
         self._run(self._parts.worker.call(self._parts.backend.load, path))
         self._next_draw, self._next_prompt = at.next_draw, at.next_prompt
+        self._parts.worker.memory = dict(at.memory)
         self._version = at.version - 1
         self.publish()
 

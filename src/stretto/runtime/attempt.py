@@ -85,7 +85,9 @@ async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Pos
     if checkpoint is None:
         return Position()
     await parts.worker.call(parts.backend.load, checkpoint.path)
-    return position_after(checkpoint, job)
+    at = position_after(checkpoint, job)
+    parts.worker.memory.update(at.memory)
+    return at
 
 
 def export_policy(backend: TrainBackend, tokenizer: Tokenizer, folder: Path) -> None:

@@ -29,7 +29,19 @@ from stretto.roles import (
     TurnBudget,
     Want,
 )
-from stretto.types import Batch, Column, Group, Ints, LossRef, Message, Occasion, Prompt, UpdateReport, merge_metrics
+from stretto.types import (
+    Batch,
+    Column,
+    Group,
+    Ints,
+    Json,
+    LossRef,
+    Message,
+    Occasion,
+    Prompt,
+    UpdateReport,
+    merge_metrics,
+)
 
 __all__ = ["GroupBinding", "GroupJudge", "StepBinding"]
 
@@ -101,10 +113,16 @@ class _Generate:
         return self.binding.sampling.temperature or 1.0
 
     def complete(
-        self, token_ids: Ints, *, samples: Sequence[int], turn: int = 0, max_tokens: int | None = None
+        self,
+        token_ids: Ints,
+        *,
+        samples: Sequence[int],
+        turn: int = 0,
+        max_tokens: int | None = None,
+        greedy: bool = False,
     ) -> AsyncIterator[Completion]:
         b = self.binding
-        sampling = b.sampling
+        sampling = replace(b.sampling, temperature=0.0) if greedy else b.sampling
         if max_tokens is not None and max_tokens < sampling.max_tokens:
             sampling = replace(sampling, max_tokens=max_tokens)
         request = Request(
@@ -176,10 +194,15 @@ class _Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBinding:
-    """What the per-step nodes of one step are served by. ``lr`` gives a Model's learning rate at this step."""
+    """What the per-step nodes of one step are served by. ``lr`` gives a Model's learning rate at this step.
+
+    ``memory``: what nodes keep from step to step, by their ids.
+    """
 
     backend: TrainBackend
     lr: Callable[[str], float]
+    step: int
+    memory: dict[str, Json]
 
     def bind(self, spec: NodeSpec) -> dict[str, object]:
         """A handle per role parameter of the node."""
@@ -187,7 +210,9 @@ class StepBinding:
         for name, role in spec.roles.items():
             model = role.model or "policy"
             if role.kind == "train":
-                handles[name] = _Train(self.backend, model, self.lr(model))
+                handles[name] = _Train(self.backend, model, self.lr(model), self.step)
+            elif role.kind == "memory":
+                handles[name] = _Memory(self.memory, spec.id)
             else:
                 assert role.kind == "score", role.kind
                 handles[name] = _Score(self.backend, model)
@@ -208,8 +233,26 @@ class _Train:
     backend: TrainBackend
     model: str
     lr: float
+    step: int
+
+    def score(self, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
+        return self.backend.score(self.model, batch, want)
 
     def learn(self, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> UpdateReport:
         metrics = self.backend.accumulate(self.model, batch, columns, loss)
         report = self.backend.update(self.model, self.lr)
         return UpdateReport(model=self.model, metrics=merge_metrics((metrics, report.metrics)), skipped=report.skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    kept: dict[str, Json]
+    node: str
+
+    @property
+    def value(self) -> Json:
+        return self.kept.get(self.node)
+
+    @value.setter
+    def value(self, value: Json) -> None:
+        self.kept[self.node] = value

@@ -1,6 +1,7 @@
 """What a checkpoint of a run holds, and how a run goes on from one.
 
-    state.json            pool (waves, next draw), counters; prompts and Models by which a job is known to fit
+    state.json            pool (waves, next draw), counters, what nodes keep; prompts and Models by which a job is known
+                          to fit
     groups/ID.jsonl       finished groups that no step has taken yet, by the per-group node that made them
     the backend's files   weights and optimizer state of every Model
 
@@ -15,11 +16,12 @@ from typing import Any
 
 from stretto.errors import ResumeError
 from stretto.graph import boundary_inputs
-from stretto.roles import TrainBackend
 from stretto.runtime.build import Job, needed_models
 from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn, Pool
+from stretto.runtime.worker import Worker
 from stretto.store import Checkpoint, read_groups, read_json, write_groups, write_json
+from stretto.types import Json
 
 __all__ = ["Position", "position_after", "write_state"]
 
@@ -33,15 +35,17 @@ class Position:
     evaluated_at: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     skipped_in_row: int = 0
+    memory: Mapping[str, Json] = field(default_factory=dict[str, Json])
     pool: Mapping[str, Any] | None = None
     finished: tuple[Drawn, ...] = ()
 
 
-def write_state(folder: Path, job: Job, pool: Pool, backend: TrainBackend, skipped_in_row: int) -> None:
+def write_state(folder: Path, job: Job, pool: Pool, worker: Worker, skipped_in_row: int) -> None:
     """Write everything but the manifest. Called on the worker's thread while nothing else runs."""
     state = {
         "pool": pool.state(),
         "skipped_in_row": skipped_in_row,
+        "memory": worker.memory,
         "data_hash": job.data_hash,
         "set_hashes": job.set_hashes,
         "models": {model: "train" in roles for model, roles in needed_models(job.graphs).items()},
@@ -51,7 +55,8 @@ def write_state(folder: Path, job: Job, pool: Pool, backend: TrainBackend, skipp
     waiting = pool.finished()
     for node in waiting[0].groups if waiting else ():
         write_groups(folder / "groups" / f"{node}.jsonl", [drawn.groups[node] for drawn in waiting])
-    backend.save(folder)
+    assert worker.backend is not None
+    worker.backend.save(folder)
 
 
 def position_after(checkpoint: Checkpoint, job: Job) -> Position:
@@ -90,6 +95,7 @@ def position_after(checkpoint: Checkpoint, job: Job) -> Position:
         evaluated_at=header.evaluated_at,
         metrics=header.metrics,
         skipped_in_row=state["skipped_in_row"],
+        memory=state.get("memory", {}),
         pool=state["pool"],
         finished=finished,
     )

@@ -72,6 +72,7 @@ class Driver:
         """The loop of a phase."""
         self._record.enter(p.phase, p.step)
         if p.step == 0:
+            self._parts.worker.memory.clear()
             await self._parts.worker.call(p.phase.begin, self._parts.backend)
         await self._publish(p)
         due = is_due(p.phase.evaluate.every, p.step) if p.step else p.phase.evaluate.at_start
@@ -83,7 +84,9 @@ class Driver:
         while not p.done and (drawn := await self._take(p)) is not None:
             p.in_window = False
             with self._clock("time/train_s"):
-                result = await self._parts.worker.step(p.phase.graph, _edges(drawn), lambda m: p.phase.lr(m, p.step))
+                worker, step = self._parts.worker, p.step
+                result = await worker.step(p.phase.graph, _edges(drawn), lambda m: p.phase.lr(m, step), step)
+                await worker.call(p.phase.end_step, self._parts.backend, step)
             with self._clock("time/drain_s"):
                 await p.pool.drained()
             p.step += 1
@@ -181,7 +184,7 @@ class Driver:
             await self._parts.worker.call(
                 self._record.store.checkpoint,
                 header,
-                lambda folder: write_state(folder, self._job, p.pool, self._parts.backend, p.skipped_in_row),
+                lambda folder: write_state(folder, self._job, p.pool, self._parts.worker, p.skipped_in_row),
                 keep_last=keep.keep_last,
                 keep_best=keep.keep_best,
             )

@@ -20,6 +20,9 @@ MODELS: Mapping[str, frozenset[str]] = {
 }
 """The Models a recipe provides, with what each may do: the others start from the policy when the main phase begins."""
 
+STEP_ROLES = frozenset({"score", "train", "memory"})
+"""The roles that are served to per-step nodes; the others are to per-group nodes."""
+
 UNJUDGED = frozenset({"rollout", "demonstrate", "collect", "logprobs", "values"})
 """Built-in nodes that give no rewards."""
 
@@ -97,7 +100,13 @@ def _check_roles(graph: Graph) -> None:
     check_models(graph, MODELS)
     sampling: dict[str, str] = {}
     for spec in graph.nodes:
-        for role in spec.roles.values():
+        for name, role in spec.roles.items():
+            if (role.kind in STEP_ROLES) != (spec.world == "step"):
+                here, there = ("per step", "per group") if spec.world == "step" else ("per group", "per step")
+                raise GraphError(
+                    f"workflow {graph.name!r}: node {spec.id!r} runs {here}, and its role {name!r} ({role.kind}) is "
+                    f"served {there} only. Do that in a node of its own on the other side of collect."
+                )
             if role.kind == "generate" and role.model is not None:
                 first = sampling.setdefault(role.model, spec.id)
                 if first != spec.id:

@@ -38,6 +38,7 @@ class Phase:
     sets: tuple[EvalSet, ...]
     save: SaveConfig
     until: Mapping[str, float]
+    refresh_every: int | None = None
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether every metric that ``until`` names has its value."""
@@ -50,6 +51,11 @@ class Phase:
                 backend.copy("policy", model)
             if "train" in roles:
                 backend.reset_optimizer(model)
+
+    def end_step(self, backend: TrainBackend, step: int) -> None:
+        """What follows step ``step`` (from 0): every ``refresh_every`` steps the reference becomes the policy."""
+        if is_due(self.refresh_every, step + 1) and "reference" in models_of(self.graph):
+            backend.copy("policy", "reference")
 
 
 def is_due(every: int | None, step: int) -> bool:
@@ -90,6 +96,7 @@ def main_phase(
         sets=sets,
         save=recipe.save,
         until={},
+        refresh_every=getattr(recipe.algorithm, "reference_every", None),
     )
 
 

@@ -16,7 +16,7 @@ from stretto.roles import TrainBackend
 from stretto.runtime.binding import StepBinding
 from stretto.runtime.calling import call_step_node
 from stretto.store import NodeTime
-from stretto.types import Group, StepReport, UpdateReport
+from stretto.types import Group, Json, StepReport, UpdateReport
 
 __all__ = ["StepResult", "Worker"]
 
@@ -35,20 +35,24 @@ class StepResult:
 
 
 class Worker:
-    """Runs everything that touches ``backend`` on one thread. ``backend`` is set by whoever builds it (``call``)."""
+    """Runs everything that touches ``backend`` on one thread. ``backend`` is set by whoever builds it (``call``).
+
+    ``memory``: what the nodes of the phase that runs keep from step to step; checkpoints hold it.
+    """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stretto-learner")
         self.backend: TrainBackend | None = None
+        self.memory: dict[str, Json] = {}
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function on the learner's thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
 
-    async def step(self, graph: Graph, groups: Edges, lr: Callable[[str], float]) -> StepResult:
-        """Run the per-step program once."""
-        return await self.call(self._step, graph, groups, lr)
+    async def step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
+        """Run the per-step program once, as step ``step`` (from 0) of its phase."""
+        return await self.call(self._step, graph, groups, lr, step)
 
     def close(self) -> None:
         """Close the backend on its thread, then the thread."""
@@ -56,9 +60,9 @@ class Worker:
             self._thread.submit(self.backend.close).result()
         self._thread.shutdown(wait=True)
 
-    def _step(self, graph: Graph, groups: Edges, lr: Callable[[str], float]) -> StepResult:
+    def _step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
         assert self.backend is not None
-        binding = StepBinding(backend=self.backend, lr=lr)
+        binding = StepBinding(backend=self.backend, lr=lr, step=step, memory=self.memory)
         times: list[NodeTime] = []
 
         def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
