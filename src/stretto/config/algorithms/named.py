@@ -4,11 +4,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
+from stretto.config.algorithms.aggregation import Aggregation
 from stretto.config.base import Section
 
-__all__ = ["Aggregation", "Algorithm", "GrpoConfig", "KlKind", "PpoConfig", "Proximal", "SftConfig"]
+__all__ = ["Algorithm", "GrpoConfig", "KlKind", "PpoConfig", "Proximal", "SftConfig"]
 
-Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum"]
 KlKind = Literal["k1", "k2", "k3"]
 Proximal = Literal["auto", "detach", "sampler"]
 
