@@ -46,13 +46,14 @@ def python_page() -> str:
 
 
 def algorithms_page() -> str:
-    """Losses, advantages and aggregation."""
+    """Losses, advantages, aggregation and off-policy correction."""
     text = "# Algorithms in Python\n\nWhat an [algorithm of one's own](../your-own-workflow.md) is made from.\n\n"
     losses, advantages = "stretto.algorithms.losses", "stretto.algorithms.advantages"
     parts = {
         "Losses": (losses, ["Tokens", "LossOutput", *_losses()]),
         "Advantages": (advantages, _public(advantages)),
         "Aggregation": ("stretto.algorithms.aggregation", _public("stretto.algorithms.aggregation")),
+        **{title: (module, _public(module)) for title, module in _off_policy().items()},
     }
     for title, (module, names) in parts.items():
         text += f"## {title}\n\nFrom `{module}`. {_about(module)}\n\n"
@@ -64,6 +65,18 @@ def _losses() -> list[str]:
     from stretto.algorithms.losses import LOSSES  # torch, which the other pages do without
 
     return [*(loss.__name__ for loss in LOSSES.values()), "kl_in_loss"]
+
+
+def _off_policy() -> dict[str, str]:
+    parts = {
+        "Off-policy correction": "correction",
+        "Log-ratios": "ratios",
+        "Importance weights": "weights",
+        "Rejection": "rejection",
+        "Off-policy metrics": "metrics",
+        "Proximal log-probs": "proximal",
+    }
+    return {title: f"stretto.algorithms.off_policy.{name}" for title, name in parts.items()}
 
 
 def _about(module: str) -> str:

@@ -43,11 +43,12 @@ def proximal_logprobs(
     if kind == "recompute":
         return recomputed
     assert (alpha is None) != (staleness_N is None), "interpolate needs alpha or staleness, and one of them only"
-    if alpha is not None:
-        return sampler + alpha * (recomputed - sampler)
-    lag_N = np.asarray(staleness_N, np.float64)
-    alpha_N = np.where(lag_N > 0, 1 - 1 / np.maximum(lag_N, 1), 1.0)
-    # At both ends exactly what stands there: sampler + (recomputed - sampler) is off by an ulp.
+    if staleness_N is None:
+        alpha_N = np.asarray(alpha, np.float64)
+    else:
+        lag_N = np.asarray(staleness_N, np.float64)
+        alpha_N = np.where(lag_N > 0, 1 - 1 / np.maximum(lag_N, 1), 1.0)
+    # Exactly what stands at the end: sampler + (recomputed - sampler) may be off by an ulp.
     return np.where(alpha_N == 1, recomputed, sampler + alpha_N * (recomputed - sampler))
 
 

@@ -25,7 +25,7 @@ def importance_weights(
     geometric: ``exp(mean d)``. Then truncate: ``min(max(w, lower), upper)`` (Ionides 2008, J. Comput. Graph. Stat. 17,
     295-311; for language models Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
     training"; the sequence form is in Liu, Li et al. 2025, "When speed kills stability"). icepop: w inside the bounds
-    and 0 outside (Ling Team 2025, arXiv:2510.18855, eq. of the masking function M).
+    and 0 outside (Ling Team 2025, arXiv:2510.18855, its function M).
 
     ``log_ratio_clamp`` bounds the exponent, after the sum of a row and not before (as verl and SkyRL; slime, AReaL and
     NeMo-RL have none). No gradient flows through these weights.
