@@ -33,7 +33,7 @@ with stretto.session("grpo", **settings) as s:
         groups = s.rollout(s.prompts(12), n=8)
         hard = sorted(groups, key=spread)[-4:]
         batch = stretto.Batch(groups=tuple(hard))
-        credit = group_credit(batch, scale="group_std", epsilon=1e-6)
+        credit = group_credit(batch)
         report = s.update(batch, credit.advantages, loss=surrogate)
         s.publish()
         if step % 10 == 9:

@@ -84,8 +84,14 @@ def _about(module: str) -> str:
 
 
 def _public(module: str) -> list[str]:
-    """``__all__`` of a module, in the order of its source."""
+    """``__all__`` of a module or of a package that imports it, in the order of its source."""
     tree = parse(module)
     (names,) = [s.value for s in tree.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "__all__"]
     listed = set(ast.literal_eval(names))
-    return [s.name for s in tree.body if isinstance(s, ast.FunctionDef | ast.ClassDef) and s.name in listed]
+    found: list[str] = []
+    for s in tree.body:
+        if isinstance(s, ast.ImportFrom):
+            found += [alias.name for alias in s.names]
+        elif isinstance(s, ast.FunctionDef | ast.ClassDef):
+            found.append(s.name)
+    return [name for name in found if name in listed]

@@ -7,6 +7,7 @@ import pytest
 
 from stretto.algorithms.advantages import gae_credit, group_credit
 from stretto.algorithms.aggregation import aggregation_weights
+from stretto.config.algorithms.estimators import GaeConfig, GroupAdvantages
 from stretto.config.rewards import RewardConfig
 from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards.builtin.played import EnvironmentScore
@@ -200,7 +201,7 @@ def test_parts_are_judged_once_and_share_the_reward():
 
 def test_an_attempt_counts_once_in_its_group():  # pitfall 28
     batch = Batch(groups=(judged(parted(), lambda p, t: float(t.key.sample)),))
-    credit = group_credit(batch, epsilon=0.0)
+    credit = group_credit(batch, GroupAdvantages(epsilon=0.0))
     expected = (np.arange(4) - 1.5) / np.std(np.arange(4), ddof=1)
     for index, attempt in enumerate([0, 0, 1, 2, 3]):
         row, mask = credit.advantages.row(index), batch.trajectories[index].mask_T
@@ -213,6 +214,6 @@ def test_an_attempt_counts_once_in_its_group():  # pitfall 28
 def test_gae_runs_through_the_parts_of_an_attempt():
     batch = Batch(groups=(judged(parted(), lambda p, t: float(t.key.sample == 0)),))
     values = Column.per_token("values", batch, np.zeros(batch.num_tokens))
-    credit = gae_credit(batch, values, gamma=1.0, lam=0.5, whitened=False)
+    credit = gae_credit(batch, values, GaeConfig(lam=0.5, whiten=False))
     first, last = (credit.advantages.row(i)[batch.trajectories[i].mask_T == 1] for i in (0, 1))
     assert [*first, *last] == [0.0625, 0.125, 0.25, 0.5, 1.0]
