@@ -1,14 +1,23 @@
-"""pass@k, majority and intervals: by hand, by counting all ways, and that intervals hold what they should."""
+"""pass@k, majority, extremes and intervals: by hand, by counting all ways, and that intervals hold what they should."""
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.algorithms.estimates import clustered, interval, majority, pass_at, wilson
+from stretto.algorithms.estimates import (
+    clustered,
+    consensus_at,
+    extremes,
+    interval,
+    majority,
+    pass_all,
+    pass_at,
+    wilson,
+)
 
 
 @given(st.data())
@@ -18,6 +27,45 @@ def test_pass_at_k_is_the_share_of_all_choices_with_a_right_one(data):
     attempts = [i < c for i in range(n)]
     ways = [any(choice) for choice in combinations(attempts, k)]
     assert pass_at(k, n, c) == pytest.approx(sum(ways) / len(ways), abs=1e-12)
+
+
+@given(st.data())
+def test_pass_all_is_the_share_of_all_choices_that_are_right_throughout(data):
+    n = data.draw(st.integers(1, 9))
+    c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    ways = [all(choice) for choice in combinations([i < c for i in range(n)], k)]
+    assert pass_all(k, n, c) == pytest.approx(sum(ways) / len(ways), abs=1e-12)
+
+
+@given(st.data())
+def test_consensus_is_the_mean_of_the_majority_over_all_choices(data):
+    votes = data.draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=8))
+    values = data.draw(st.lists(st.integers(-3, 3), min_size=len(votes), max_size=len(votes)))
+    k = data.draw(st.integers(1, len(votes)))
+    found = []
+    for choice in combinations(range(len(votes)), k):
+        winner = majority([votes[i] for i in choice])
+        found.append(0 if winner is None else values[choice[winner]])
+    assert consensus_at(k, votes, values) == pytest.approx(np.mean(found), abs=1e-12)
+
+
+def test_consensus_of_many_attempts_needs_no_choices():
+    """C(64, 32) is 1.8e18. All of one answer but one: it wins unless it isn't there."""
+    assert consensus_at(32, ["a"] * 64, [1.0] * 64) == pytest.approx(1)
+    assert consensus_at(1, ["a"] * 48 + ["b"] * 16, [1.0] * 48 + [0.0] * 16) == pytest.approx(0.75)
+    half = consensus_at(31, ["a", "b"] * 32, [1.0, 0.0] * 32)
+    assert half == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("with_replacement", [True, False])
+@given(scores=st.lists(st.integers(-5, 5), min_size=1, max_size=5), n=st.integers(1, 4))
+def test_extremes_are_those_of_all_choices(scores, n, with_replacement):
+    n = n if with_replacement else min(n, len(scores))
+    choices = list(product(scores, repeat=n) if with_replacement else combinations(scores, n))
+    found = extremes(n, scores, with_replacement=with_replacement)
+    best, worst = [max(c) for c in choices], [min(c) for c in choices]
+    assert (found.best_mean, found.best_std) == pytest.approx((np.mean(best), np.std(best)), abs=1e-9)
+    assert (found.worst_mean, found.worst_std) == pytest.approx((np.mean(worst), np.std(worst)), abs=1e-9)
 
 
 def test_pass_at_by_hand():

@@ -72,8 +72,6 @@ def opo(case: Case) -> Mapping[str, Any]:
 def gdpo(case: Case) -> Mapping[str, Any]:
     rewards = np.asarray(case["inputs"]["reward_components"], np.float64)
     groups, weights = case["inputs"]["group"], case["params"]["weights"]
-    if rewards.shape != (len(weights), len(groups)):
-        rewards = rewards.T
     out = gdpo_advantages(
         rewards,
         groups,
