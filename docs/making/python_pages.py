@@ -50,7 +50,7 @@ def algorithms_page() -> str:
     text = "# Algorithms in Python\n\nWhat an [algorithm of one's own](../your-own-workflow.md) is made from.\n\n"
     losses, advantages = "stretto.algorithms.losses", "stretto.algorithms.advantages"
     parts = {
-        "Losses": (losses, ["Tokens", "LossOutput", *_losses()]),
+        "Losses": (losses, ["Tokens", "LossOutput", "TokenLosses", "policy_loss", *_losses()]),
         "Advantages": (advantages, _public(advantages)),
         "Aggregation": ("stretto.algorithms.aggregation", _public("stretto.algorithms.aggregation")),
         **{title: (module, _public(module)) for title, module in _off_policy().items()},

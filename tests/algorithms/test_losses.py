@@ -1,136 +1,178 @@
-"""Losses against golden vectors (value and gradient), hand-computed cases, and the messages of what is wrong."""
+"""Losses by hand, what they have in common, and the messages of what is wrong. The golden cases are in tests/golden."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from stretto.algorithms.advantages import kl_estimate
-from stretto.algorithms.aggregation import aggregation_weights
-from stretto.algorithms.losses import Tokens, kl_in_loss, policy_clip, resolve_loss, sft, value_clip, with_ess
+from stretto.algorithms.losses import (
+    LOSSES,
+    TokenLosses,
+    Tokens,
+    clip,
+    gmpo,
+    gspo,
+    kl_in_loss,
+    policy_loss,
+    resolve_loss,
+    sft,
+    value_clip,
+    with_ess,
+)
+from stretto.config.algorithms import LossTerms, loss_ref
+from stretto.config.algorithms.losses import ClipLoss
 from stretto.errors import ConfigError
 from stretto.types import LossRef, merge_metrics
 
 
-def tensor(x):
-    return torch.tensor(np.asarray(x, np.float64))
-
-
-def tokens_of(batch_of, inputs, aggregate, names, **given):
-    """The written tokens of a golden case."""
-    places = np.flatnonzero(np.asarray(inputs["mask"]).ravel())
-    flat = {ours: tensor(inputs[theirs]).ravel()[places] for ours, theirs in names.items()}
-    weights = aggregation_weights(batch_of(inputs["mask"]), aggregate).values
-    n = len(places)
+def tokens_with(
+    logprobs=None, *, weights=None, rows=None, columns=None, sampler=None, sampled=False, **given
+) -> Tokens:
+    """Tokens of one row each unless ``rows`` says otherwise, with weight 1."""
+    leaf = logprobs if logprobs is not None else given["values_N"]
+    n = len(leaf)
     return Tokens(
-        weights_N=tensor(weights)[places],
-        sampler_logprobs_N=torch.zeros(n),
-        sampled_N=torch.zeros(n, dtype=torch.bool),
-        columns=flat,
-        **{name: value.ravel()[places] for name, value in given.items()},
+        weights_N=torch.ones(n) if weights is None else torch.tensor(weights),
+        sampler_logprobs_N=torch.zeros(n) if sampler is None else torch.tensor(sampler),
+        sampled_N=torch.full((n,), sampled) if isinstance(sampled, bool) else torch.tensor(sampled),
+        rows_N=torch.arange(n) if rows is None else torch.tensor(rows),
+        num_rows=n if rows is None else max(rows) + 1,
+        columns={name: torch.tensor(values) for name, values in (columns or {}).items()},
+        logprobs_N=logprobs,
+        **given,
     )
 
 
-def test_policy_clip_matches_golden(golden, check, batch_of):
-    for case in golden("policy_loss", "policy.clip", "policy.clip+k3"):
-        inputs, params = case["inputs"], case["params"]
-        logp = tensor(inputs["logp"]).requires_grad_()
-        names = {"old_logprobs": "old_logp", "advantages": "advantages"}
-        if "ref_logp" in inputs:
-            names["ref_logprobs"] = "ref_logp"
-        tokens = tokens_of(batch_of, inputs, params["agg"], names, logprobs_N=logp)
-        out = policy_clip(
-            tokens, clip_low=params["clip_low"], clip_high=params["clip_high"], kl_coef=params.get("kl_coef", 0.0)
-        )
-        out.total.backward()
-        check(case, "loss", out.total.item())
-        check(case, "grad", logp.grad)
-        # the fractions of other aggregations are averaged row by row there; ours are always over tokens
-        if "clip_frac" in case["expected"] and params["agg"] == "token_mean":
-            check(case, "clip_frac", out.metrics["clip_low"].value + out.metrics["clip_high"].value)
-            check(case, "approx_kl", out.metrics["approx_kl"].value)
-
-
-def test_policy_clip_by_hand():
+def test_clip_by_hand():
     logp = torch.tensor([2.0, math.log(1.5), math.log(0.5)], requires_grad=True)
-    tokens = Tokens(
-        weights_N=torch.ones(3),
-        sampler_logprobs_N=torch.zeros(3),
-        sampled_N=torch.ones(3, dtype=torch.bool),
-        columns={"old_logprobs": torch.zeros(3), "advantages": torch.tensor([-1.0, 1.0, 1.0])},
-        logprobs_N=logp,
-    )
-    out = policy_clip(tokens, clip_low=0.2, clip_high=0.28)
+    tokens = tokens_with(logp, columns={"old_logprobs": [0.0] * 3, "advantages": [-1.0, 1.0, 1.0]})
+    out = clip(tokens, clip_low=0.2, clip_high=0.28)
     out.total.backward()
     assert out.total.item() == pytest.approx(7.389056 - 1.28 - 0.5, rel=1e-5)
     assert logp.grad is not None
     assert logp.grad.tolist() == pytest.approx([7.389056, 0, -0.5], rel=1e-5)
-    assert out.metrics["clip_high"].value == pytest.approx(1 / 3)
+    assert out.metrics["clip_high"].value == out.metrics["clip_frac"].value == pytest.approx(1 / 3)
     assert out.metrics["clip_low"].value == 0
+    assert "clip_lower" not in out.metrics
+
+    logp.grad = None
+    dual = clip(tokens, clip_low=0.2, clip_high=0.28, dual_clip=3.0)
+    dual.total.backward()
+    assert dual.total.item() == pytest.approx(3 - 1.28 - 0.5, rel=1e-5)
+    assert logp.grad.tolist() == pytest.approx([0, 0, -0.5], rel=1e-5)
+    assert dual.metrics["clip_lower"].value == pytest.approx(1 / 3)
 
 
-def test_without_old_logprobs_the_ratio_is_one():
-    logp = torch.tensor([-1.0, -2.0], requires_grad=True)
-    tokens = Tokens(
-        weights_N=torch.full((2,), 0.5),
-        sampler_logprobs_N=torch.tensor([-1.1, -2.0]),
-        sampled_N=torch.tensor([True, False]),
-        columns={"advantages": torch.tensor([2.0, -3.0])},
-        logprobs_N=logp,
-        entropy_N=torch.tensor([0.5, 0.7], requires_grad=True),
-    )
-    out = policy_clip(tokens)
+def test_sequence_losses_by_hand():
+    """Row 0 has log-ratios 0.1 and 0.3 (mean 0.2), row 1 has -0.5."""
+    logp = torch.tensor([0.1, 0.3, -0.5], dtype=torch.float64, requires_grad=True)
+    columns = {"old_logprobs": [0.0] * 3, "advantages": [1.0, 1.0, -2.0]}
+    tokens = tokens_with(logp, rows=[0, 0, 1], weights=[0.25, 0.25, 0.5], columns=columns)
+    out = gspo(tokens, clip_low=0.5, clip_high=0.5)
     out.total.backward()
-    assert out.total.item() == pytest.approx(0.5 * (-2 + 3))
+    up, down = math.exp(0.2), math.exp(-0.5)
+    assert out.total.item() == pytest.approx(0.5 * -up + 0.5 * 2 * down)
     assert logp.grad is not None
-    assert logp.grad.tolist() == pytest.approx([-1.0, 1.5])
-    # the gap to the sampler is over sampled tokens only
-    assert out.metrics["sampler_gap"].value == pytest.approx(0.1)
-    assert out.metrics["sampler_gap"].count == 1
-    assert out.metrics["entropy"].value == pytest.approx(0.6)
+    assert logp.grad.tolist() == pytest.approx([-0.25 * up, -0.25 * up, down])
+
+    # clipped at 0.25 above: (0.1 + 0.25) / 2; with A < 0 the lower value of the two would be the better one: kept
+    value = gmpo(tokens, log_clip_low=0.25, log_clip_high=0.25).total.item()
+    assert value == pytest.approx(0.5 * -math.exp(0.175) + 0.5 * 2 * math.exp(-0.25))
 
 
-def test_entropy_bonus_lowers_the_loss():
-    entropy = torch.tensor([0.5, 0.7], requires_grad=True)
-    tokens = Tokens(
-        weights_N=torch.full((2,), 0.5),
-        sampler_logprobs_N=torch.zeros(2),
-        sampled_N=torch.zeros(2, dtype=torch.bool),
-        columns={"advantages": torch.zeros(2)},
-        logprobs_N=torch.zeros(2, requires_grad=True),
-        entropy_N=entropy,
-    )
-    out = policy_clip(tokens, entropy_coef=0.1)
-    out.total.backward()
-    assert out.total.item() == pytest.approx(-0.06)
-    assert entropy.grad is not None
-    assert entropy.grad.tolist() == pytest.approx([-0.05, -0.05])
-
-
-def test_value_clip_matches_golden(golden, check, batch_of):
-    for case in golden("value_loss", "value.clip", "value.mse"):
-        inputs, params = case["inputs"], case["params"]
-        values = tensor(inputs["values"]).requires_grad_()
-        names = {"returns": "returns"}
-        if case["variant"] == "value.clip":
-            names["old_values"] = "old_values"
-        tokens = tokens_of(batch_of, inputs, params["agg"], names, values_N=values)
-        out = value_clip(tokens, value_clip=params.get("clip", 0.2))
+def test_on_fresh_samples_every_ratio_is_exactly_one():
+    """The first update: without old log-probs, no bound acts, and the gradient is the plain policy gradient -w A."""
+    advantages = [2.0, -3.0, 0.5]
+    for name in ("clip", "gspo", "gspo_token", "cispo", "sapo", "cpgd", "vespo", "reinforce", "clip_cov", "kl_cov"):
+        logp = torch.tensor([-1.3, -2.0, -0.01], requires_grad=True)
+        columns = {"advantages": advantages, "selected": [0.0] * 3}
+        tokens = tokens_with(logp, weights=[0.5, 0.25, 0.25], rows=[0, 1, 2], columns=columns)
+        out = LOSSES[name](tokens)
         out.total.backward()
-        check(case, "loss", out.total.item())
-        check(case, "grad", values.grad)
-        if "clip_frac" in case["expected"]:
-            check(case, "clip_frac", out.metrics["clip"].value)
+        assert logp.grad is not None
+        assert logp.grad.tolist() == pytest.approx([-1.0, 0.75, -0.125], rel=1e-6), name
+        for metric in ("clip_frac", "clip_low", "clip_high", "approx_kl"):
+            assert metric not in out.metrics or out.metrics[metric].value == 0.0, (name, metric)
 
 
-def test_kl_in_loss_matches_golden_gradients(golden, check):
-    for case in golden("kl", "kl.k1", "kl.k2", "kl.k3"):
-        logp = tensor(case["inputs"]["logp"]).requires_grad_()
-        kl = kl_in_loss(logp, tensor(case["inputs"]["ref_logp"]), case["variant"].removeprefix("kl."))
-        kl.sum().backward()
-        check(case, "kl", kl.detach())
-        check(case, "grad", logp.grad)
+def test_the_gap_to_the_sampler_is_over_sampled_tokens_only():
+    tokens = tokens_with(
+        torch.tensor([-1.0, -2.0]),
+        sampler=[-1.1, -2.0],
+        sampled=[True, False],
+        columns={"advantages": [2.0, -3.0]},
+        entropy_N=torch.tensor([0.5, 0.7]),
+    )
+    metrics = clip(tokens).metrics
+    assert metrics["sampler_gap"].value == pytest.approx(0.1)
+    assert metrics["sampler_gap"].count == 1
+    assert metrics["entropy"].value == pytest.approx(0.6)
+
+
+def test_the_common_terms_are_added_to_any_policy_loss():
+    """correction * loss + kl_coef * KL - entropy_coef * entropy, by hand for a plain policy gradient."""
+    logp = torch.tensor([-1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    entropy = torch.tensor([0.5, 0.7], dtype=torch.float64, requires_grad=True)
+    columns = {"advantages": [1.0, -1.0], "correction": [0.5, 0.0], "ref_logprobs": [-1.5, -2.0]}
+    tokens = tokens_with(logp, weights=[0.5, 0.5], columns=columns, entropy_N=entropy)
+    out = resolve_loss(LossRef(use="gpg", settings={"kl_coef": 0.1, "kl_kind": "k2", "entropy_coef": 0.2}))(tokens)
+    out.total.backward()
+    assert out.total.item() == pytest.approx(0.5 * (0.5 * 1.0) + 0.5 * 0.1 * 0.125 - 0.2 * 0.6)
+    assert out.metrics["ref_kl"].value == pytest.approx(0.0625)
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([0.5 * (-0.5 + 0.1 * 0.5), 0.0])
+    assert entropy.grad is not None
+    assert entropy.grad.tolist() == pytest.approx([-0.1, -0.1])
+
+
+def test_a_rejected_row_of_gmpo_and_the_geometric_mean_of_its_correction():
+    columns = {"advantages": [1.0, 1.0, 1.0], "correction": [4.0, 1.0, 0.0]}
+    tokens = tokens_with(torch.zeros(3), rows=[0, 0, 1], weights=[0.25, 0.25, 0.5], columns=columns)
+    assert gmpo(tokens).total.item() == pytest.approx(0.5 * -2.0)
+
+
+def test_the_weighted_kl_takes_the_ratio_as_a_constant():
+    logp = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    columns = {"advantages": [0.0], "old_logprobs": [-1.5], "ref_logprobs": [-0.8]}
+    out = clip(tokens_with(logp, columns=columns), kl_coef=1.0, kl_kind="k3_weighted")
+    out.total.backward()
+    assert out.total.item() == pytest.approx(math.exp(0.5) * (math.exp(0.2) - 1 - 0.2))
+    assert logp.grad is not None
+    assert logp.grad.item() == pytest.approx(math.exp(0.5) * (1 - math.exp(0.2)))
+
+
+def test_cpgd_drift_is_the_kl_from_the_old_policy():
+    logp = torch.tensor([-1.0], dtype=torch.float64, requires_grad=True)
+    columns = {"advantages": [0.0], "old_logprobs": [-1.5]}
+    out = LOSSES["cpgd"](tokens_with(logp, columns=columns), drift_coef=2.0)
+    out.total.backward()
+    assert out.total.item() == pytest.approx(2 * (math.exp(0.5) - 1 - 0.5))
+    assert logp.grad is not None
+    assert logp.grad.item() == pytest.approx(2 * (math.exp(0.5) - 1))
+
+
+def test_a_sure_sampler_does_not_break_the_binary_kl():
+    logp = torch.tensor([0.0, -1e-9, -0.7], requires_grad=True)
+    tokens = tokens_with(logp, sampler=[0.0, 0.0, 0.0], sampled=True, columns={"advantages": [1.0, -1.0, -1.0]})
+    out = LOSSES["dppo_kl"](tokens)
+    out.total.backward()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([-1.0, 1.0, 0.0])  # the last fell by a KL of about 0.7 * 26
+
+
+def test_values_by_hand():
+    values = torch.tensor([1.0, 3.0], requires_grad=True)
+    tokens = tokens_with(values_N=values, weights=[0.5, 0.5], columns={"returns": [0.0, 0.0], "old_values": [2.0, 2.9]})
+    out = value_clip(tokens, value_clip=0.2)
+    out.total.backward()
+    assert out.total.item() == pytest.approx(0.5 * (1.8**2 / 2 + 9 / 2))  # 1 is held at 1.8, which is the larger error
+    assert values.grad is not None
+    assert values.grad.tolist() == pytest.approx([0.0, 1.5])
+    assert out.metrics["clip_frac"].value == 0.5
+    plain = value_clip(tokens, value_clip=None)
+    assert plain.total.item() == pytest.approx(0.5 * (0.5 + 4.5))
+    assert plain.metrics["clip_frac"].value == 0
 
 
 def test_which_kl_each_estimator_pulls_on():
@@ -143,26 +185,23 @@ def test_which_kl_each_estimator_pulls_on():
     def gradient(value):
         return torch.autograd.grad(value, logits, retain_graph=True)[0]
 
+    def in_loss(kind, how="value"):
+        return gradient((sampled * kl_in_loss(logp, ref, kind, gradient=how)).sum())
+
     reverse, forward = gradient((logp.exp() * (logp - ref)).sum()), gradient((ref.exp() * (ref - logp)).sum())
-    in_loss = {kind: gradient((sampled * kl_in_loss(logp, ref, kind)).sum()) for kind in ("k1", "k2", "k3")}
-    torch.testing.assert_close(in_loss["k1"], torch.zeros(6, dtype=torch.float64), atol=1e-12, rtol=0)
-    torch.testing.assert_close(in_loss["k2"], reverse)
-    torch.testing.assert_close(in_loss["k3"], forward)
+    torch.testing.assert_close(in_loss("k1"), torch.zeros(6, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(in_loss("k3"), forward)
+    for kind in ("k2", "k1_st", "k3_st", "abs_st"):
+        torch.testing.assert_close(in_loss(kind), reverse)
+    for kind in ("k1", "k3"):
+        torch.testing.assert_close(in_loss(kind, "value_and_score"), reverse)
     penalty = torch.from_numpy(kl_estimate(logp.detach().numpy(), ref.numpy(), "k1"))
     torch.testing.assert_close(gradient((sampled * penalty * logp).sum()), reverse)
 
 
 def test_ess_of_equal_ratios_is_one_and_is_taken_over_all_micro_batches():
     def part(gaps):
-        n = len(gaps)
-        return sft(
-            Tokens(
-                weights_N=torch.ones(n),
-                sampler_logprobs_N=-torch.tensor(gaps),
-                sampled_N=torch.ones(n, dtype=torch.bool),
-                logprobs_N=torch.zeros(n),
-            )
-        ).metrics
+        return sft(tokens_with(torch.zeros(len(gaps)), sampler=[-gap for gap in gaps], sampled=True)).metrics
 
     assert with_ess(part([0.3, 0.3]))["ess"].value == pytest.approx(1)
     merged = with_ess(merge_metrics([part([0.0]), part([math.log(3.0)])]))
@@ -179,23 +218,30 @@ def test_a_loss_of_ones_own_by_name(monkeypatch, tmp_path):
     )
     monkeypatch.syspath_prepend(tmp_path)
     loss = resolve_loss(LossRef(use="my_stretto_losses:mine", settings={"scale": 2.0}))
-    tokens = Tokens(
-        weights_N=torch.ones(2),
-        sampler_logprobs_N=torch.zeros(2),
-        sampled_N=torch.zeros(2, dtype=torch.bool),
-        logprobs_N=torch.tensor([1.0, 2.0]),
-    )
-    assert loss(tokens).total.item() == 6.0
+    assert loss(tokens_with(torch.tensor([1.0, 2.0]))).total.item() == 6.0
     with pytest.raises(ConfigError, match=r"has no 'mone'. Did you mean 'mine'"):
         resolve_loss(LossRef(use="my_stretto_losses:mone"))
+
+
+def test_a_policy_loss_of_ones_own_has_the_common_terms():
+    @policy_loss
+    def mine(tokens: Tokens, *, scale: float = 1.0) -> TokenLosses:
+        return TokenLosses(loss_N=-scale * tokens.policy_logprobs(), metrics={})
+
+    tokens = tokens_with(torch.tensor([-1.0]), entropy_N=torch.tensor([0.5]))
+    loss = resolve_loss(LossRef(use="mine", settings={"scale": 2.0, "entropy_coef": 0.1}, function=mine))
+    assert loss(tokens).total.item() == pytest.approx(2.0 - 0.05)
+    with pytest.raises(ConfigError, match=r"no setting 'entropy_coeff'. Did you mean 'entropy_coef'"):
+        resolve_loss(LossRef(use="mine", settings={"entropy_coeff": 0.1}, function=mine))
 
 
 @pytest.mark.parametrize(
     ("ref", "message"),
     [
-        (LossRef(use="policy_clp"), r"no loss 'policy_clp'. Did you mean 'policy_clip'"),
+        (LossRef(use="gsop"), r"no loss 'gsop'. Did you mean 'gspo'"),
         (LossRef(use="no_such_module_x:f"), r"'no_such_module_x:f': there is no module"),
-        (LossRef(use="policy_clip", settings={"clip_lo": 0.1}), r"no setting 'clip_lo'. Did you mean 'clip_low'"),
+        (LossRef(use="clip", settings={"clip_lo": 0.1}), r"no setting 'clip_lo'. Did you mean 'clip_low'"),
+        (LossRef(use="gspo", settings={"dual_clip": 3.0}), r"the loss 'gspo' has no setting 'dual_clip'"),
     ],
 )
 def test_wrong_names_are_answered_with_the_nearest(ref, message):  # pitfall 25
@@ -204,15 +250,14 @@ def test_wrong_names_are_answered_with_the_nearest(ref, message):  # pitfall 25
 
 
 def test_missing_inputs_are_named():
-    tokens = Tokens(
-        weights_N=torch.ones(1),
-        sampler_logprobs_N=torch.zeros(1),
-        sampled_N=torch.zeros(1, dtype=torch.bool),
-        columns={"advantage": torch.zeros(1)},
-    )
+    tokens = tokens_with(values_N=torch.zeros(1), columns={"advantage": [0.0]})
     with pytest.raises(ConfigError, match=r"column 'advantages'.*Did you mean 'advantage'"):
         tokens.column("advantages")
     with pytest.raises(ConfigError, match="value head"):
         sft(tokens)
     with pytest.raises(ConfigError, match="no value head"):
-        value_clip(tokens)
+        value_clip(tokens_with(torch.zeros(1)))
+    with pytest.raises(ConfigError, match="column 'ref_logprobs'"):
+        resolve_loss(loss_ref(ClipLoss(), LossTerms(kl_coef=0.1)))(
+            tokens_with(torch.zeros(1), columns={"advantages": [0.0]})
+        )

@@ -61,7 +61,7 @@ def test_the_loop_of_a_run_gives_the_bits_of_the_run(tmp_path, monkeypatch):
 def test_an_update_of_ones_own_equals_the_built_in_one(tmp_path):
     """On policy, the clipped surrogate's gradient is that of the plain one."""
     exported = []
-    for loss in ("policy_clip", plain_surrogate):
+    for loss in ("clip", plain_surrogate):
         with stretto.session("grpo", reward=digits, **SETTINGS) as s:
             batch = stretto.Batch(groups=tuple(s.rollout(s.prompts(4), n=8)))
             credit = group_credit(batch)

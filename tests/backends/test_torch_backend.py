@@ -18,7 +18,7 @@ from stretto.roles import TrainBackend
 from stretto.types import Batch, Column, LossRef
 
 BUILTIN = "builtin:tiny-llama-char"
-POLICY = LossRef(use="policy_clip", settings={"kl_coef": 0.1, "entropy_coef": 0.01})
+POLICY = LossRef(use="clip", settings={"kl_coef": 0.1, "entropy_coef": 0.01})
 SFT = LossRef(use="sft")
 VALUE = LossRef(use="value_clip")
 
@@ -368,7 +368,7 @@ def test_the_first_update_has_ratio_one(model_folders, random_batch):  # pitfall
             for g in batch.groups
         )
     )
-    metrics = backend.accumulate("policy", batch, columns_of(batch), LossRef(use="policy_clip"))
+    metrics = backend.accumulate("policy", batch, columns_of(batch), LossRef(use="clip"))
     assert metrics["sampler_gap_max"].value < 1e-5
     assert metrics["ess"].value == pytest.approx(1, abs=1e-6)
     assert metrics["clip_low"].value == metrics["clip_high"].value == 0

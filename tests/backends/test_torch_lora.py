@@ -25,7 +25,7 @@ from stretto.types import Column, LossRef
 LORA = LoraConfig(rank=4, alpha=8.0)
 BUILTIN = "builtin:tiny-llama-char"
 FAMILIES = ["llama", "qwen2", "gemma3_text", "gpt2"]
-SFT, POLICY, VALUE = LossRef(use="sft"), LossRef(use="policy_clip"), LossRef(use="value_clip")
+SFT, POLICY, VALUE = LossRef(use="sft"), LossRef(use="clip"), LossRef(use="value_clip")
 LOGPROBS = frozenset({"logprobs"})
 
 

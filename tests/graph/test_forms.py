@@ -199,7 +199,7 @@ def test_what_lives_in_this_process_only_cannot_be_written_down():
     from stretto.graph.settings import from_json, to_json
     from stretto.types import LossRef
 
-    named = LossRef(use="policy_clip", settings={"clip_low": 0.1})
+    named = LossRef(use="clip", settings={"clip_low": 0.1})
     assert from_json(to_json(named, LossRef), LossRef, "a loss") == named
     with pytest.raises(GraphError, match="Name what it holds as module:function"):
         to_json(LossRef(use="python:mine", function=len), LossRef)

@@ -166,7 +166,7 @@ class Session:
     ) -> UpdateReport:
         """One optimizer update of ``loss`` over ``batch``.
 
-        ``loss``: a built-in name (``policy_clip``, ``sft``, ``value_clip``), ``module:function``, or a function
+        ``loss``: a built-in name (``clip``, ``sft``, ``value_clip``, ...), ``module:function``, or a function
         ``(tokens, **settings)`` that returns a LossOutput or a scalar tensor; see ``stretto.algorithms.losses``.
         ``columns`` are per token and come to the loss by name; ``weights`` is added by ``aggregate`` if it is not among
         them. ``lr`` left out is the recipe's at this version.

@@ -173,7 +173,7 @@ def update_policy(
         "kl_kind": kl_kind,
         "entropy_coef": entropy_coef,
     }
-    update = model.learn(batch, tuple(columns), LossRef(use="policy_clip", settings=settings))
+    update = model.learn(batch, tuple(columns), LossRef(use="clip", settings=settings))
     return replace(update, metrics=merge_metrics((update.metrics, credit.metrics)))
 
 

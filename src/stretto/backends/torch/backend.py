@@ -274,6 +274,8 @@ class TorchBackend:
             weights_N=own.pop("weights"),
             sampler_logprobs_N=own.pop(_SAMPLER),
             sampled_N=own.pop(_SAMPLED) != 0,
+            rows_N=pack.rows_N,
+            num_rows=pack.num_rows,
             columns=own,
             logprobs_N=forward.get("logprobs"),
             entropy_N=forward.get("entropy"),

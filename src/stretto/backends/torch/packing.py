@@ -50,7 +50,8 @@ class AttentionLayout:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pack:
     """One micro-batch. ``source`` gathers the hidden state that predicts each written token; ``targets_N`` are those
-    tokens, ``flat_N`` their places in the batch's per-token Columns, ``inverse_temperature_N`` what scales logits."""
+    tokens, ``flat_N`` their places in the batch's per-token Columns, ``rows_N`` their rows among the ``num_rows`` of
+    the micro-batch, ``inverse_temperature_N`` what scales logits."""
 
     input_ids_M: Tensor
     position_ids_M: Tensor
@@ -58,6 +59,8 @@ class Pack:
     source: GatherIndex
     targets_N: Tensor
     flat_N: Tensor
+    rows_N: Tensor
+    num_rows: int
     inverse_temperature_N: Tensor
 
 
@@ -179,6 +182,8 @@ def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
         source=_gather_index(source_N, len(row_M), device),
         targets_N=send(tokens[flat_N]),
         flat_N=send(flat_N),
+        rows_N=send(row_N),
+        num_rows=len(chosen),
         inverse_temperature_N=send(rows.inverse_temperature_B[chosen][row_N]),
     )
 
