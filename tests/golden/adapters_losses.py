@@ -140,7 +140,8 @@ def policy(
 
     def adapter(case: Case) -> dict[str, object]:
         params = case["params"]
-        given: dict[str, object] = {ours: params[theirs] for theirs, ours in settings.items() if theirs in params}
+        named = {ours: params.get(theirs) for theirs, ours in settings.items()}
+        given: dict[str, object] = {ours: value for ours, value in named.items() if value is not None}
         for optional in ("log_ratio_clamp", "log_ratio_max"):
             if optional in settings.values():
                 given.setdefault(optional, None)
