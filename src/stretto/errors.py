@@ -12,7 +12,7 @@
         ├── EngineError             a rollout engine failed, stalled or holds other weights than published
         ├── TrainError              not-finite updates, a backend that failed
         ├── StoreError              the run record or a checkpoint cannot be written or read
-        └── PoolError               groups cannot be admitted or refilled
+        └── PoolError               groups cannot be admitted, filtered or refilled
     Interrupted                     exit 130: stopped by a signal, state saved
 
 Every message is a sentence that says what is wrong, what came and what to do.
@@ -93,7 +93,7 @@ class StoreError(RunError):
 
 
 class PoolError(RunError):
-    """Groups could not be admitted, filled or refilled."""
+    """Groups could not be admitted, filtered or refilled."""
 
 
 class Interrupted(StrettoError):

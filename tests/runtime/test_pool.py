@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import PoolError
+from stretto.runtime.drops import Dropped
 from stretto.runtime.pool import Drawn, Pool, PoolConfig
 from stretto.testing import make_group
 
@@ -35,7 +36,7 @@ class Plant:
         assert self.pool is not None
         assert version == self.version, "weights changed while a draw was running"
         if draw in self.drops:
-            self.pool.drop(draw, "told to")
+            self.pool.drop(draw, Dropped(kind="failed", why="told to"))
         else:
             self.pool.finish(Drawn(draw=draw, groups={"g": make_group(draw, version=version)}))
 
@@ -57,8 +58,8 @@ async def run(plant: Plant, cfg: PoolConfig, stop_at: int | None = None) -> tupl
     pool = plant.pool = Pool(cfg, plant.start)
     taken: list[list[int]] = []
     pool.admit(0)
-    while (drawn := await pool.take()) is not None:
-        step = len(taken)
+    while (wave := await pool.take()) is not None:
+        drawn, step = wave.drawn, len(taken)
         assert all(step - d.oldest_version <= cfg.max_staleness for d in drawn)
         taken.append([d.draw for d in drawn])
         await pool.drained()
@@ -121,8 +122,8 @@ def test_deterministic_waves_do_not_depend_on_timing_or_on_stopping(seeds, drops
         again = second.pool = Pool(cfg, second.start)
         again.restore(json.loads(state), waiting)
         again.admit(len(taken))
-        while (drawn := await again.take()) is not None:
-            taken.append([d.draw for d in drawn])
+        while (wave := await again.take()) is not None:
+            taken.append([d.draw for d in wave.drawn])
             await again.drained()
             second.version = len(taken)
             again.admit(len(taken))

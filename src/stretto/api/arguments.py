@@ -21,6 +21,7 @@ from stretto.errors import ConfigError
 from stretto.graph import Workflow
 from stretto.recipes import FOLDER, packaged
 from stretto.runtime.build import Given
+from stretto.runtime.filters import GroupFilter
 from stretto.types import Prompt
 from stretto.workflows.builtin import WORKFLOWS
 
@@ -52,17 +53,17 @@ def ask(
 
     ``what``: a workflow of one's own, the name of a built-in one or of an algorithm, a packaged recipe, a recipe's
     file, a workflow's file or ``module:function``, nested mappings, or a Recipe. ``sections`` go over it: a mapping
-    sets keys of its section, None takes a section out; ``environment`` may be a class, or its name. ``endless``: the
-    caller has a loop of its own, so a recipe without ``steps`` and ``epochs`` gets one step, unless its learning rate
+    sets keys of its section, None takes a section out; ``environment`` may be a class or its name, ``filter`` a
+    function or its name. ``endless``: the caller has a loop of its own, so a recipe without ``steps`` and ``epochs`` gets one step, unless its learning rate
     decays over them. Raises ConfigError for what no recipe has.
     """
-    played = sections.get("environment")
-    opponent = played.get("use") if isinstance(played, Mapping) else played
+    opponent, chosen = _object_of(sections.get("environment")), _object_of(sections.get("filter"))
     given = Given(
         workflow=what if isinstance(what, Workflow) else None,
         prompts=given_prompts(prompts),
         reward=given_reward(reward),
         environment=cast("Factory", opponent) if callable(opponent) else None,
+        filter=cast("GroupFilter", chosen) if callable(chosen) else None,
     )
     tree = _begun(what)
     if isinstance(prompts, Mapping) and given_prompts(prompts) is not None:
@@ -75,7 +76,7 @@ def ask(
     if reward is not None:
         tree["reward"] = _reward_section(reward, tree.get("reward"))
     for name, value in sections.items():
-        value = _environment_section(value) if name == "environment" else value
+        value = _section_of(value) if name in ("environment", "filter") else value
         tree = merge(tree, {name: dict(value) if isinstance(value, Mapping) else value})
     if endless and tree.get("steps") is None and tree.get("epochs") is None and not _decays(tree.get("backend")):
         tree["steps"] = 1
@@ -187,14 +188,19 @@ def _name_for(use: object) -> object:
     return _named(use) if callable(use) else use
 
 
-def _environment_section(environment: object) -> object:
-    """The section that names the environment, of which a call may give the class itself or only the name."""
-    if isinstance(environment, Mapping):
-        use = environment.get("use")
-        return {**environment, "use": _named(use)} if callable(use) else environment
-    if callable(environment):
-        return {"use": _named(environment)}
-    return {"use": environment} if isinstance(environment, str) else environment
+def _object_of(given: object) -> object:
+    """What was given as a section with ``use``: the object itself, or the one in the section."""
+    return given.get("use") if isinstance(given, Mapping) else given
+
+
+def _section_of(given: object) -> object:
+    """The section that names an environment or a filter, of which a call may give the object or only the name."""
+    if isinstance(given, Mapping):
+        use = given.get("use")
+        return {**given, "use": _named(use)} if callable(use) else given
+    if callable(given):
+        return {"use": _named(given)}
+    return {"use": given} if isinstance(given, str) else given
 
 
 def _named(function: Callable[..., object]) -> str:

@@ -35,6 +35,7 @@ def of_session(job: Job) -> Mapping[str, object]:
         "seed": recipe.seed,
         "model": recipe.model.model_dump(mode="json"),
         "algorithm.type": recipe.algorithm.type,
+        "order": recipe.order.model_dump(mode="json"),
         "the prompts": job.data_hash,
     }
 

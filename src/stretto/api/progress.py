@@ -78,6 +78,7 @@ class Progress:
     tokens_per_s: float | None = None
     left_s: float | None = None
     dropped: int = 0
+    filtered: int = 0
     skipped: int = 0
     _since_s: float | None = None
     _recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
@@ -91,6 +92,9 @@ class Progress:
                 return (self._evaluation(event, body),)
             case PhaseBody() as body:
                 return self._phase(event, body)
+            case GroupBody(state="filtered"):
+                self.filtered += 1
+                return ()
             case GroupBody(state="dropped") as body:
                 self.dropped += 1
                 return (f"group of {body.uid!r} dropped: {body.why}",) if self.dropped == 1 else ()
@@ -128,6 +132,8 @@ class Progress:
             shown.append(f"{self.tokens_per_s:,.0f} tokens/s")
         if self.left_s is not None:
             shown.append(f"{duration(self.left_s)} left")
+        if self.filtered:
+            shown.append(f"{self.filtered} groups filtered")
         if self.dropped:
             shown.append(f"{self.dropped} groups dropped")
         if self.skipped:

@@ -9,6 +9,7 @@ from stretto.api.host import host
 from stretto.config.backends import TorchBackendConfig
 from stretto.config.base import Section
 from stretto.config.evaluation import EvaluateConfig
+from stretto.config.filters import FilterConfig
 from stretto.config.load import recipe_from_mapping
 from stretto.config.overrides import apply_overrides, apply_resume_overrides, parse_overrides
 from stretto.config.prompts import PythonPrompts
@@ -118,7 +119,7 @@ def evaluate(target: str, overrides: Sequence[str] = (), *, runs_dir: Path = Pat
     view = RunView(find_run(runs_dir, target))
     recipe, _ = apply_overrides(recipe_of(view), overrides)
     _refuse_unevaluated(overrides, EVALUATION_KEYS)
-    recipe = as_given(recipe, set(view.info.given))
+    recipe = as_given(recipe, set(view.info.given)).model_copy(update={"filter": FilterConfig()})
     _check_importable(view, recipe)
     checkpoint = view.checkpoint().taken
     if checkpoint is None:
@@ -158,11 +159,12 @@ def as_given(recipe: Recipe, given: Collection[str]) -> Recipe:
 
 
 def _python_only(recipe: Recipe) -> list[str]:
-    """Which of workflow, reward, environment and prompts exist only in the Python that made the run."""
+    """Which of workflow, reward, environment, filter and prompts exist only in the Python that made the run."""
     lives = {
         "workflow": (recipe.workflow or "").startswith("python:"),
         "reward": any(use.startswith("python:") for use in _uses(recipe.reward)),
         "environment": recipe.environment is not None and recipe.environment.use.startswith("python:"),
+        "filter": (recipe.filter.use or "").startswith("python:"),
         "prompts": isinstance(recipe.prompts, PythonPrompts) and recipe.prompts.use is None,
     }
     return [key for key, only in lives.items() if only]

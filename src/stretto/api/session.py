@@ -133,6 +133,10 @@ class Session:
         groups = self._run(together([self._group(graph, p, begin + i) for i, p in enumerate(prompts)]))
         return groups if several else groups[0]
 
+    def keeps(self, group: Group) -> bool:
+        """Whether the recipe's ``filter`` would let a run train on this group."""
+        return self._phase.filter.judge(group.draw, {"group": group}) is None
+
     def train(self, groups: Group | Iterable[Group]) -> StepReport:
         """One step as the recipe's algorithm does it: advantages, reference, updates.
 
@@ -353,7 +357,8 @@ def session(
     """Open a session; everything is given as to ``stretto.train``. Use it in a ``with`` block.
 
     ``steps`` need not be given: the loop is yours (a learning rate that decays needs it). A warm-up is refused, since
-    nobody would run it: leave it out with ``warmup=None``, and start from a model that was warmed.
+    nobody would run it: leave it out with ``warmup=None``, and start from a model that was warmed. So is
+    ``order.type=success``, since a session does not see what the loop draws.
 
     Raises ConfigError, GraphError or DataError before anything starts.
     """
@@ -363,6 +368,11 @@ def session(
         raise ConfigError(
             "the recipe has a warm-up, which a session does not run. Pass warmup=None, and as model the folder of a "
             "warmed policy (such as runs/NAME/model)."
+        )
+    if asked.recipe.order.type == "success":
+        raise ConfigError(
+            "order.type=success follows what comes of a run's draws, and in a session the loop draws the prompts. Pass "
+            'order={"type": "shuffle"}, and choose from s.train_prompts as you like.'
         )
     return Session(asked.recipe, asked.given)
 

@@ -10,6 +10,7 @@ from stretto.api.runs import start
 from stretto.environments.contract import Factory
 from stretto.graph import Workflow
 from stretto.runtime.build import Given
+from stretto.runtime.filters import GroupFilter
 from stretto.store import Evaluation, Event, RunView, find_run
 from stretto.types import Group
 
@@ -77,7 +78,8 @@ def train(
     ones none by default). ``observer``: a function that gets every event. ``progress``: show on standard output how it
     goes, as the command line does (None: on a terminal or in a notebook). ``sections``: everything else, a section of a
     recipe or a key of it: ``steps=50, sampling={"n": 4}, schedule={"groups_per_step": 8}``; ``environment`` may be a
-    class with ``start()`` and ``reply(text)``, or a section whose ``use`` is one.
+    class with ``start()`` and ``reply(text)``, ``filter`` a function ``(group) -> bool | str``, either also as the
+    ``use`` of a section.
 
     No ``__main__`` guard is needed.
 
@@ -103,6 +105,7 @@ def resume(
     prompts: PromptsLike | Mapping[str, object] | None = None,
     reward: RewardLike | None = None,
     environment: Factory | None = None,
+    filter: GroupFilter | None = None,
     overrides: Sequence[str] = (),
     runs_dir: str | Path = "runs",
     observer: Observer | None = None,
@@ -114,7 +117,11 @@ def resume(
     ``observer`` are those of ``train``.
     """
     given = Given(
-        workflow=workflow, prompts=given_prompts(prompts), reward=given_reward(reward), environment=environment
+        workflow=workflow,
+        prompts=given_prompts(prompts),
+        reward=given_reward(reward),
+        environment=environment,
+        filter=filter,
     )
     with shown(progress, observer) as seen:
         return Run(resume_run(find_run(Path(runs_dir), str(run)), overrides, given=given, observer=seen))

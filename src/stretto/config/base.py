@@ -4,7 +4,7 @@ import re
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Section", "check_name"]
+__all__ = ["Section", "check_name", "is_name"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -17,9 +17,14 @@ class Section(BaseModel):
     )
 
 
+def is_name(text: str) -> bool:
+    """Whether a free text would do as the name of something."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_name(what: str, name: str) -> None:
     """Raises ValueError for a free name that would not do in ``NAME/metric``; ``what`` begins the sentence."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         shown = name if len(name) <= 80 else f"{name[:77]}..."
         raise ValueError(
             f"{what} called {shown!r}. A name has letters, digits, '_' and '-', a letter or digit first, and at most "

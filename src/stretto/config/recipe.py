@@ -7,7 +7,9 @@ from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConf
 from stretto.config.base import Section
 from stretto.config.environments import EnvironmentConfig
 from stretto.config.evaluation import HELD_OUT, EvaluateConfig, targets
+from stretto.config.filters import FilterConfig
 from stretto.config.models import CriticConfig, ModelConfig
+from stretto.config.orders import Order, ShuffledOrder, check_order
 from stretto.config.prompts import AdditionPrompts, Prompts
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import Engine, FakeEngineConfig, NativeEngineConfig, SamplingConfig
@@ -42,12 +44,16 @@ class Recipe(Section):
     """A built-in name, a YAML file or ``module:function`` instead of the algorithm's own workflow."""
     prompts: Prompts = AdditionPrompts()
     """Where prompts come from."""
+    order: Order = ShuffledOrder()
+    """In which order the main phase draws them."""
     reward: RewardConfig = RewardConfig()
     """What judges trajectories."""
     environment: EnvironmentConfig | None = None
     """Who answers the policy; null: every attempt is one turn."""
     sampling: SamplingConfig = SamplingConfig()
     """How rollouts are sampled."""
+    filter: FilterConfig = FilterConfig()
+    """Which groups of the main phase are not trained on."""
     engine: Engine = NativeEngineConfig()
     """What makes rollouts."""
     backend: Backend = TorchBackendConfig()
@@ -90,6 +96,12 @@ class Recipe(Section):
             raise ValueError(
                 f"save.keep_best={best} is no metric of the evaluations that is to rise.{nearest(best, known)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _draws_can_be_had(self) -> "Recipe":
+        check_order(self.order, self.epochs)
+        self.filter.check(self.sampling.n)
         return self
 
     @model_validator(mode="after")

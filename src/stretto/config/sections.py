@@ -21,7 +21,7 @@ class ScheduleConfig(Section):
     deterministic: bool = True
     """Admit whole waves at the window, so that the same seed gives the same bits."""
     max_refills: int = Field(default=10, ge=1)
-    """Waves that may be drawn to replace dropped groups of one step before the run fails with their reasons."""
+    """Draws that may replace dropped groups of one step, in multiples of its groups; beyond, the run fails."""
 
 
 class LocalCluster(Section):

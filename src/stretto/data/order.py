@@ -66,12 +66,16 @@ class DrawOrder:
         """The index, in [0, n), of the item that ``draw`` >= 0 takes."""
         assert draw >= 0, draw
         epoch, place = divmod(draw, self.n)
+        return int(self.permutation(epoch)[place])
+
+    def permutation(self, epoch: int) -> NDArray[np.int64]:
+        """The items [n] of a pass in their order. Not to be written to."""
         if epoch != self._epoch:
             words = [self.seed & 0xFFFFFFFF, self.seed >> 32, epoch & 0xFFFFFFFF, epoch >> 32]
             raw = np.random.PCG64(np.random.SeedSequence(words)).random_raw(self.n)
             self._permutation = np.argsort(raw, kind="stable").astype(np.int64)
             self._epoch = epoch
-        return int(self._permutation[place])
+        return self._permutation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import xxhash
 
-__all__ = ["NAMESPACES", "Namespace", "environment_seed", "evaluation_seed", "order_seed", "sample_seed"]
+__all__ = ["NAMESPACES", "Namespace", "choice_seed", "environment_seed", "evaluation_seed", "order_seed", "sample_seed"]
 
 Namespace = Literal["train", "evaluation", "warmup"]
 """Draws of each namespace count from 0 by themselves."""
@@ -19,6 +19,7 @@ NAMESPACES: Mapping[Namespace, int] = {"train": 0, "evaluation": 1, "warmup": 2}
 
 _SAMPLE = struct.Struct("<QQQQQ")
 _ENVIRONMENT = struct.Struct("<QQQQQ8s")
+_CHOICE = struct.Struct("<QQQ8s")
 _ORDER = struct.Struct("<QQ8s")
 
 
@@ -57,3 +58,12 @@ def order_seed(run_seed: int, namespace: Namespace) -> int:
     padded with zeros to 8.
     """
     return xxhash.xxh3_64_intdigest(_ORDER.pack(run_seed, NAMESPACES[namespace], b"order"))
+
+
+def choice_seed(run_seed: int, namespace: Namespace, draw: int) -> int:
+    """The random number by which a draw chooses its prompt where chance decides, in [0, 2**64).
+
+    xxh3_64 (seed 0) of (run seed, namespace, draw) as little-endian unsigned 64-bit integers and the bytes ``"choice"``
+    padded with zeros to 8.
+    """
+    return xxhash.xxh3_64_intdigest(_CHOICE.pack(run_seed, NAMESPACES[namespace], draw, b"choice"))

@@ -36,6 +36,7 @@ from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
 from stretto.runtime.binding import GroupJudge
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.eval_sets import main_sets, own_rewards, warmup_sets
+from stretto.runtime.filters import GroupFilter, filter_of
 from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, main_phase, warmup_phase
@@ -59,6 +60,7 @@ class Given:
     prompts: object | None = None
     reward: Reward | Mapping[str, Reward] | None = None
     environment: Factory | None = None
+    filter: GroupFilter | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -193,7 +195,8 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         stop_ids=tokenizer.stop_ids,
         stop=s.stop,
     )
-    phases = [main_phase(recipe, graphs[-1], train, sampling, main_sets(recipe, held_out, tokenizer))]
+    filters = filter_of(recipe, given.filter)
+    phases = [main_phase(recipe, graphs[-1], train, sampling, main_sets(recipe, held_out, tokenizer), filters)]
     if recipe.warmup is not None:
         sets = warmup_sets(recipe, held_out, tokenizer)
         phases.insert(0, warmup_phase(recipe, graphs[0], train, sampling, sets))

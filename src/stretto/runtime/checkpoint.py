@@ -1,7 +1,7 @@
 """What a checkpoint of a run holds, and how a run goes on from one.
 
-    state.json            pool (waves, next draw), counters, what nodes keep; prompts and Models by which a job is known
-                          to fit
+    state.json            pool (waves, next draw), what the order of prompts has learned, counters, what nodes keep;
+                          prompts and Models by which a job is known to fit
     groups/ID.jsonl       finished groups that no step has taken yet, by the per-group node that made them
     the backend's files   weights and optimizer state of every Model
 
@@ -17,6 +17,7 @@ from typing import Any
 from stretto.errors import ResumeError
 from stretto.graph import boundary_inputs
 from stretto.runtime.build import Job, needed_models
+from stretto.runtime.orders import PromptOrder
 from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn, Pool
 from stretto.runtime.worker import Worker
@@ -37,13 +38,15 @@ class Position:
     skipped_in_row: int = 0
     memory: Mapping[str, Json] = field(default_factory=dict[str, Json])
     pool: Mapping[str, Any] | None = None
+    order: Mapping[str, Any] = field(default_factory=dict[str, Any])
     finished: tuple[Drawn, ...] = ()
 
 
-def write_state(folder: Path, job: Job, pool: Pool, worker: Worker, skipped_in_row: int) -> None:
+def write_state(folder: Path, job: Job, pool: Pool, order: PromptOrder, worker: Worker, skipped_in_row: int) -> None:
     """Write everything but the manifest. Called on the worker's thread while nothing else runs."""
     state = {
         "pool": pool.state(),
+        "order": order.state(),
         "skipped_in_row": skipped_in_row,
         "memory": worker.memory,
         "data_hash": job.data_hash,
@@ -97,6 +100,7 @@ def position_after(checkpoint: Checkpoint, job: Job) -> Position:
         skipped_in_row=state["skipped_in_row"],
         memory=state.get("memory", {}),
         pool=state["pool"],
+        order=state.get("order", {}),
         finished=finished,
     )
 

@@ -19,9 +19,10 @@ from stretto.errors import Interrupted, StoreError, TrainError
 from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, write_state
 from stretto.runtime.evaluation import evaluate
+from stretto.runtime.orders import PromptOrder, success_rates
 from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, is_due
-from stretto.runtime.pool import Drawn, Pool
+from stretto.runtime.pool import Drawn, Pool, Taken
 from stretto.runtime.probe import probe_weights
 from stretto.runtime.recording import Clock, Recorder
 from stretto.runtime.runner import Runner
@@ -36,6 +37,7 @@ class _Progress:
     """Where the phase that runs stands. ``in_window``: weights and pool are those after ``step`` steps."""
 
     phase: Phase
+    order: PromptOrder
     runner: Runner
     pool: Pool
     step: int
@@ -79,20 +81,22 @@ class Driver:
         if due and p.evaluated_at != p.step:  # also after a resume, if the evaluation of this step had failed
             await self._evaluate(p)
         if at.pool is not None:
+            p.order.restore(at.order)
             p.pool.restore(at.pool, at.finished)
         p.pool.admit(p.step)
-        while not p.done and (drawn := await self._take(p)) is not None:
+        while not p.done and (taken := await self._take(p)) is not None:
             p.in_window = False
+            p.order.saw(success_rates(p.phase.order, taken))
             with self._clock("time/train_s"):
                 worker, step = self._parts.worker, p.step
-                result = await worker.step(p.phase.graph, _edges(drawn), lambda m: p.phase.lr(m, step), step)
+                result = await worker.step(p.phase.graph, _edges(taken.drawn), lambda m: p.phase.lr(m, step), step)
                 await worker.call(p.phase.end_step, self._parts.backend, step)
             with self._clock("time/drain_s"):
                 await p.pool.drained()
             p.step += 1
             await self._publish(p)
             p.in_window = True
-            self._record.step(p.step - 1, result, drawn, self._clock.lap())
+            self._record.step(p.step - 1, result, taken, self._clock.lap())
             self._count_skipped(p, result.report.skipped)
             await self._window(p, last=p.pool.ended)
             p.pool.admit(p.step)
@@ -102,11 +106,13 @@ class Driver:
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
         binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps)
-        runner = Runner(phase.graph, binding, phase.prompt_of, self._record)
+        order = phase.open_order()
+        runner = Runner(phase.graph, binding, lambda draw: phase.prompts[order.item(draw)], self._record, phase.filter)
         pool = Pool(phase.pool, runner.start)
         runner.serve(pool)
         return _Progress(
             phase=phase,
+            order=order,
             runner=runner,
             pool=pool,
             step=at.steps_done,
@@ -116,7 +122,7 @@ class Driver:
             skipped_in_row=at.skipped_in_row,
         )
 
-    async def _take(self, p: _Progress) -> tuple[Drawn, ...] | None:
+    async def _take(self, p: _Progress) -> Taken | None:
         """The groups of the next step, unless a stop is asked for first: then the step is abandoned."""
         with self._clock("time/wait_s"):
             if self._stop.is_set():  # groups may wait already (staleness 1); taking them would win every time
@@ -184,7 +190,7 @@ class Driver:
             await self._parts.worker.call(
                 self._record.store.checkpoint,
                 header,
-                lambda folder: write_state(folder, self._job, p.pool, self._parts.worker, p.skipped_in_row),
+                lambda folder: write_state(folder, self._job, p.pool, p.order, self._parts.worker, p.skipped_in_row),
                 keep_last=keep.keep_last,
                 keep_best=keep.keep_best,
             )

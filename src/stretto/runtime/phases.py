@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from stretto.algorithms.schedules import lr_at
 from stretto.config.backends import TorchBackendConfig
 from stretto.config.evaluation import EvaluateConfig
+from stretto.config.orders import Order, ShuffledOrder
 from stretto.config.recipe import Recipe
 from stretto.config.sections import SaveConfig
-from stretto.data.order import DrawOrder, draws_of
-from stretto.data.seeds import Namespace, order_seed
+from stretto.data.order import draws_of
+from stretto.data.seeds import Namespace
 from stretto.graph import Graph, models_of
 from stretto.roles import Sampling, TrainBackend
 from stretto.runtime.eval_sets import EvalSet
+from stretto.runtime.filters import Filter
+from stretto.runtime.orders import PromptOrder, order_maker
 from stretto.runtime.pool import PoolConfig
 from stretto.types import Prompt
 
@@ -24,7 +27,7 @@ __all__ = ["Phase", "is_due", "main_phase", "warmup_phase"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phase:
-    """One phase. ``steps`` is its planned length; ``until`` may end it earlier."""
+    """One phase. ``steps`` is its planned length; ``until`` may end it earlier. ``open_order`` makes a fresh order."""
 
     name: str
     graph: Graph
@@ -32,13 +35,20 @@ class Phase:
     pool: PoolConfig
     namespace: Namespace
     sampling: Sampling
-    prompt_of: Callable[[int], Prompt]
+    prompts: Sequence[Prompt]
+    order: Order
+    open_order: Callable[[], PromptOrder]
+    filter: Filter
     lr: Callable[[str, int], float]
     evaluate: EvaluateConfig
     sets: tuple[EvalSet, ...]
     save: SaveConfig
     until: Mapping[str, float]
     refresh_every: int | None = None
+
+    def prompt_of(self, draw: int) -> Prompt:
+        """The prompt that ``draw`` takes in this order, before anything came of any draw."""
+        return self.prompts[self.open_order().item(draw)]
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether every metric that ``until`` names has its value."""
@@ -64,9 +74,14 @@ def is_due(every: int | None, step: int) -> bool:
 
 
 def main_phase(
-    recipe: Recipe, graph: Graph, prompts: Sequence[Prompt], sampling: Sampling, sets: tuple[EvalSet, ...] = ()
+    recipe: Recipe,
+    graph: Graph,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    sets: tuple[EvalSet, ...] = (),
+    filter: Filter | None = None,
 ) -> Phase:
-    """The phase that ``steps`` and ``epochs`` count."""
+    """The phase that ``steps`` and ``epochs`` count. Raises DataError for prompts that its order cannot have."""
     schedule, backend = recipe.schedule, recipe.backend
     extent = draws_of(recipe.steps, recipe.epochs, schedule.groups_per_step, len(prompts))
 
@@ -90,7 +105,10 @@ def main_phase(
         ),
         namespace="train",
         sampling=sampling,
-        prompt_of=_order(prompts, order_seed(recipe.seed, "train")),
+        prompts=prompts,
+        order=recipe.order,
+        open_order=order_maker(recipe.order, prompts, recipe.seed, "train"),
+        filter=filter or Filter(),
         lr=lr,
         evaluate=recipe.evaluate,
         sets=sets,
@@ -120,15 +138,13 @@ def warmup_phase(
         ),
         namespace="warmup",
         sampling=sampling,
-        prompt_of=_order(prompts, order_seed(recipe.seed, "warmup")),
+        prompts=prompts,
+        order=ShuffledOrder(),
+        open_order=order_maker(ShuffledOrder(), prompts, recipe.seed, "warmup"),
+        filter=Filter(),
         lr=lambda model, step: warmup.lr,
         evaluate=warmup.evaluate,
         sets=sets,
         save=recipe.save,
         until=warmup.until,
     )
-
-
-def _order(prompts: Sequence[Prompt], seed: int) -> Callable[[int], Prompt]:
-    order = DrawOrder(len(prompts), seed)
-    return lambda draw: prompts[order.item(draw)]

@@ -4,8 +4,10 @@ Draws are admitted in waves, one wave a step. With version v published, waves up
 every draw of a wave is sampled by the version that is published while it runs, and no version changes before what is in
 flight has drained. So step - version <= max_staleness for every token, always.
 
-A dropped draw is replaced by the next one. ``deterministic``: as a further wave for the same step, once every draw of
-the wave has ended, so that which prompt replaces which does not depend on timing. Otherwise at once.
+A dropped draw (a filter's, or a failure that a policy lets pass) is replaced by the next one. ``deterministic``: as a
+further wave for the same step, once every draw of the wave has ended, so that which prompt replaces which does not
+depend on timing. Otherwise at once. Either way no more than are missing, and no more than ``max_refills`` times what
+the step wants.
 
 The pool knows nothing of what makes a group: ``start(draw)`` is called for every admitted draw, and the runner answers
 with ``finish`` or ``drop``. It lives on one event loop.
@@ -17,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.errors import PoolError
+from stretto.runtime.drops import Dropped, told_drops, told_rewards
 from stretto.types import Group
 
-__all__ = ["Drawn", "Pool", "PoolConfig"]
+__all__ = ["Drawn", "Pool", "PoolConfig", "Taken"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,6 +37,20 @@ class Drawn:
         """The oldest weights that wrote a token of it; None if no policy did."""
         versions = (s.version for g in self.groups.values() for t in g.trajectories for s in t.versions)
         return min(versions, default=None)
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """Of its judged attempts."""
+        found = (t.reward for group in self.groups.values() for t in group.attempts)
+        return tuple(reward for reward in found if reward is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Taken:
+    """What a step gets: its groups in draw order, and the draws that were dropped on the way."""
+
+    drawn: tuple[Drawn, ...]
+    dropped: Mapping[int, Dropped]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +67,18 @@ class PoolConfig:
 
 @dataclass(slots=True)
 class _Wave:
-    """The draws of one step: running, finished (with their value) or dropped (with the reason)."""
+    """The draws of one step: running, finished (with their value) or dropped (with the reason).
+
+    ``replaced``: how many draws were admitted in place of dropped ones.
+    """
 
     step: int
     version: int
     want: int
     draws: list[int] = field(default_factory=list[int])
     finished: dict[int, Drawn] = field(default_factory=dict[int, Drawn])
-    dropped: dict[int, str] = field(default_factory=dict[int, str])
-    refills: int = 0
+    dropped: dict[int, Dropped] = field(default_factory=dict[int, Dropped])
+    replaced: int = 0
     moved: dict[int, int] = field(default_factory=dict[int, int])
     """Draws that came from a later wave, with the step they were admitted for."""
 
@@ -114,7 +134,7 @@ class Pool:
             self._next_step += 1
             self._draw(wave, want)
 
-    async def take(self) -> tuple[Drawn, ...] | None:
+    async def take(self) -> Taken | None:
         """The groups of the next step in draw order, once all are there; None when nothing is left to train on."""
         while self._waves:
             wave = await self._complete(min(self._waves))
@@ -127,7 +147,7 @@ class Pool:
             for drawn in taken:
                 oldest = drawn.oldest_version
                 assert oldest is None or wave.step - oldest <= self._config.max_staleness, (wave.step, drawn)
-            return taken
+            return Taken(drawn=taken, dropped=dict(sorted(wave.dropped.items())))
         return None
 
     async def drained(self) -> None:
@@ -142,11 +162,11 @@ class Pool:
         wave.finished[drawn.draw] = drawn
         self._changed.set()
 
-    def drop(self, draw: int, why: str) -> None:
-        """A draw gives no group; it will be replaced."""
+    def drop(self, draw: int, dropped: Dropped) -> None:
+        """A draw gives nothing to train on; it will be replaced."""
         wave = self._wave_of[draw]
         assert draw not in wave.finished and draw not in wave.dropped, draw
-        wave.dropped[draw] = why
+        wave.dropped[draw] = dropped
         if not self._config.deterministic:
             self._refill(wave)
         self._changed.set()
@@ -165,8 +185,8 @@ class Pool:
                 "version": w.version,
                 "want": w.want,
                 "draws": w.draws,
-                "dropped": {str(d): why for d, why in w.dropped.items()},
-                "refills": w.refills,
+                "dropped": {str(d): dropped.to_json() for d, dropped in w.dropped.items()},
+                "replaced": w.replaced,
                 "moved": {str(d): step for d, step in w.moved.items()},
             }
             for w in self._waves.values()
@@ -184,9 +204,9 @@ class Pool:
         self._next_draw, self._next_step = state["next_draw"], state["next_step"]
         ready = {drawn.draw: drawn for drawn in finished}
         for w in state["waves"]:
-            wave = _Wave(step=w["step"], version=w["version"], want=w["want"], refills=w["refills"])
+            wave = _Wave(step=w["step"], version=w["version"], want=w["want"], replaced=w["replaced"])
             wave.draws = list(w["draws"])
-            wave.dropped = {int(d): why for d, why in w["dropped"].items()}
+            wave.dropped = {int(d): Dropped.from_json(raw) for d, raw in w["dropped"].items()}
             wave.moved = {int(d): step for d, step in w["moved"].items()}
             wave.finished = {d: ready[d] for d in wave.draws if d in ready}
             self._waves[wave.step] = wave
@@ -212,18 +232,14 @@ class Pool:
 
     def _refill(self, wave: _Wave) -> None:
         """Draw as many as are missing, up to the cap. At the end of the data later waves give, or the wave shrinks."""
-        if wave.missing <= 0:
+        missing = wave.missing
+        if missing <= 0:
             return
-        if wave.refills >= self._config.max_refills * (1 if self._config.deterministic else wave.want):
-            reasons = sorted(set(wave.dropped.values()))
-            raise PoolError(
-                f"Step {wave.step} could not be filled: {len(wave.dropped)} of its {len(wave.draws)} draws were "
-                f"dropped and schedule.max_refills={self._config.max_refills} is spent. "
-                f"Reasons: {'; '.join(reasons[:5])}. Mend the cause, or raise schedule.max_refills."
-            )
-        fresh = self._left(wave.missing)
-        short = wave.missing - fresh
-        wave.refills += 1
+        fresh = self._left(missing)
+        if wave.replaced + fresh > self._config.max_refills * wave.want:
+            raise _unfilled(wave, self._config.max_refills)
+        wave.replaced += fresh
+        short = missing - fresh
         wave.want -= short - self._borrow(wave, short)
         self._draw(wave, fresh)
 
@@ -257,3 +273,19 @@ class Pool:
             self._wave_of[draw] = wave
         for draw in draws:
             self._start(draw)
+
+
+def _unfilled(wave: _Wave, max_refills: int) -> PoolError:
+    dropped = list(wave.dropped.values())
+    spread = told_rewards([d.rewards for d in dropped])
+    tail = "Mend the cause, or raise schedule.max_refills."
+    if any(d.kind != "failed" for d in dropped):
+        tail = (
+            "Where all attempts fail, take easier prompts, a warm-up or a larger sampling.n; where all succeed, harder "
+            "prompts or fewer steps; or loosen filter, or raise schedule.max_refills."
+        )
+    return PoolError(
+        f"Step {wave.step} could not be filled: {len(dropped)} of its {len(wave.draws)} draws were dropped, and "
+        f"schedule.max_refills={max_refills} is spent. Dropped: {told_drops(dropped)}. "
+        f"{f'Their rewards: {spread}. ' if spread else ''}{tail}"
+    )

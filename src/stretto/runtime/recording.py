@@ -9,9 +9,11 @@ from typing import cast
 
 import numpy as np
 
+from stretto.runtime.drops import drop_metrics
 from stretto.runtime.evaluation import EvalResult, Tried
+from stretto.runtime.filters import Filter
 from stretto.runtime.phases import Phase
-from stretto.runtime.pool import Drawn
+from stretto.runtime.pool import Drawn, Taken
 from stretto.runtime.runner import GroupRecord
 from stretto.runtime.worker import StepResult
 from stretto.store import (
@@ -28,7 +30,7 @@ from stretto.store import (
 )
 from stretto.types import Metric, Metrics, Trajectory, merge_metrics
 
-__all__ = ["Clock", "Recorder", "batch_metrics", "reward_metrics"]
+__all__ = ["Clock", "Recorder", "batch_metrics", "draw_metrics", "reward_metrics"]
 
 NUM_EXAMPLES = 64
 """Prompts whose first attempt an evaluation's event keeps: the same each time, to compare before and after."""
@@ -65,11 +67,12 @@ class Recorder:
     def __init__(self, store: RunStore) -> None:
         self.store = store
         self._phase = ""
+        self._filter = Filter()
         self._step = 0
 
     def enter(self, phase: Phase, step: int) -> None:
         """A phase begins, or goes on after ``step`` steps."""
-        self._phase, self._step = phase.name, step
+        self._phase, self._step, self._filter = phase.name, step, phase.filter
         self._event(PhaseBody(state="start", workflow=phase.graph.name, steps=phase.steps), step)
         self.store.flush()
 
@@ -80,9 +83,9 @@ class Recorder:
         self.store.flush()
 
     def group(self, record: GroupRecord) -> None:
-        """A draw ended, with its groups or dropped."""
+        """A draw ended: with its groups, with groups that a filter dropped, or without any."""
+        why = record.dropped.why if record.dropped is not None else ""
         if record.drawn is None:
-            why = record.why or ""
             body = GroupBody(draw=record.draw, uid=record.uid, n=0, state="dropped", why=why, nodes=record.nodes)
             self.store.group(body, phase=self._phase, step=record.step)
             return
@@ -90,7 +93,15 @@ class Recorder:
             rewards = [t.reward for t in group.attempts if t.reward is not None]
             mean = sum(rewards) / len(rewards) if rewards else None
             n = len(group.trajectories)
-            body = GroupBody(draw=record.draw, uid=record.uid, n=n, reward_mean=mean, nodes=record.nodes)
+            body = GroupBody(
+                draw=record.draw,
+                uid=record.uid,
+                n=n,
+                state="filtered" if record.dropped is not None else "finished",
+                why=why,
+                reward_mean=mean,
+                nodes=record.nodes,
+            )
             self.store.group(body, group, phase=self._phase, step=record.step)
 
     def failed_nodes(self, nodes: Sequence[NodeTime], draw: int | None) -> None:
@@ -101,13 +112,13 @@ class Recorder:
                 None,
             )
 
-    def step(self, step: int, result: StepResult, drawn: Sequence[Drawn], seconds: dict[str, float]) -> None:
+    def step(self, step: int, result: StepResult, taken: Taken, seconds: dict[str, float]) -> None:
         """Step ``step`` (from 0) was trained."""
         self._step = step + 1
         for n in result.nodes:
             body = NodeBody(id=n.id, world="step", state=n.state, start_s=n.start_s, duration_s=n.duration_s)
             self._event(body, step)
-        reduced = merge_metrics((result.report.metrics, batch_metrics(drawn)))
+        reduced = merge_metrics((result.report.metrics, batch_metrics(taken.drawn), draw_metrics(taken, self._filter)))
         metrics = {name: metric.value for name, metric in sorted(reduced.items())}
         metrics["updates/skipped"] = float(len(result.report.skipped))
         metrics.update(seconds)
@@ -154,6 +165,16 @@ def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
         metrics["reward/min"] = Metric("min", min(rewards))
         metrics["reward/max"] = Metric("max", max(rewards))
     return {**metrics, **reward_metrics(attempts)}
+
+
+def draw_metrics(taken: Taken, filter: Filter) -> dict[str, Metric]:
+    """How many draws a step took, what its filters dropped of them, and the mean reward before they did."""
+    metrics = {"batch/draws": Metric("sum", len(taken.drawn) + len(taken.dropped))}
+    if filter.kinds:
+        metrics |= drop_metrics(taken.dropped.values(), filter.kinds)
+        rewards = [r for drawn in (*taken.drawn, *taken.dropped.values()) for r in drawn.rewards]
+        metrics["filter/mean_reward"] = Metric("mean", math.fsum(rewards), len(rewards))
+    return metrics
 
 
 def reward_metrics(rows: Sequence[Trajectory]) -> dict[str, Metric]:

@@ -14,6 +14,8 @@ from stretto.environments.judge import GroupDropped
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.runtime.binding import GroupBinding
 from stretto.runtime.calling import call_group_node, check_group
+from stretto.runtime.drops import Dropped
+from stretto.runtime.filters import Filter
 from stretto.runtime.pool import Drawn, Pool
 from stretto.store import NodeState, NodeTime
 from stretto.types import Prompt
@@ -23,13 +25,13 @@ __all__ = ["GroupRecord", "Record", "Runner"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupRecord:
-    """What became of one draw. ``drawn`` is None if it was dropped (``why``)."""
+    """What became of one draw. ``drawn`` is None if it failed; ``dropped`` says why it is not trained on, or None."""
 
     step: int
     draw: int
     uid: str
     drawn: Drawn | None
-    why: str | None
+    dropped: Dropped | None
     nodes: tuple[NodeTime, ...]
 
 
@@ -54,8 +56,10 @@ class Runner:
         binding: GroupBinding,
         prompt_of: Callable[[int], Prompt],
         record: Record,
+        filter: Filter,
     ) -> None:
         self._graph, self._binding, self._prompt_of, self._record = graph, binding, prompt_of, record
+        self._filter = filter
         self._boundary = boundary_inputs(graph)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._pool: Pool | None = None
@@ -65,8 +69,9 @@ class Runner:
         self._pool = pool
 
     def start(self, draw: int) -> None:
-        """Begin a draw."""
-        task = asyncio.get_running_loop().create_task(self._run(draw), name=f"draw-{draw}")
+        """Begin a draw. Its prompt is chosen here, since the choice may depend on when it is admitted."""
+        run = self._run(draw, self._prompt_of(draw))
+        task = asyncio.get_running_loop().create_task(run, name=f"draw-{draw}")
         self._tasks[draw] = task
         task.add_done_callback(lambda _: self._tasks.pop(draw, None))
 
@@ -77,39 +82,40 @@ class Runner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, draw: int) -> None:
+    async def _run(self, draw: int, prompt: Prompt) -> None:
         """A draw, to its place in the pool. Whatever keeps it from there is handed to the driver, which raises it."""
         assert self._pool is not None
         try:
-            record = await self._attempt(draw, self._pool)
+            record = await self._attempt(draw, prompt, self._pool)
             self._record.group(record)
-            if record.drawn is None:
-                self._pool.drop(draw, record.why or "")
+            if record.dropped is not None:
+                self._pool.drop(draw, record.dropped)
             else:
+                assert record.drawn is not None
                 self._pool.finish(record.drawn)
         except asyncio.CancelledError:
             raise
         except BaseException as failure:  # noqa: BLE001 - a draw that ends without a word would be waited for forever
             self._pool.fail(failure)
 
-    async def _attempt(self, draw: int, pool: Pool) -> GroupRecord:
-        prompt = self._prompt_of(draw)
+    async def _attempt(self, draw: int, prompt: Prompt, pool: Pool) -> GroupRecord:
         bind = partial(self._binding.bind, draw=draw, step=pool.admitted_for(draw))
         times: list[NodeTime] = []
         drawn: Drawn | None = None
-        why: str | None = None
+        dropped: Dropped | None = None
         try:
             values = await run_group(
                 self._graph, prompt, lambda spec, given: self._invoke(spec, given, bind(spec), times)
             )
             drawn = Drawn(draw=draw, groups={id: check_group(id, values[id], draw) for id in self._boundary})
-        except GroupDropped as dropped:
-            why = str(dropped)
+            dropped = self._filter.judge(draw, drawn.groups)
+        except GroupDropped as failure:
+            dropped = Dropped(kind="failed", why=str(failure))
         except Exception:
             self._record.failed_nodes(times, draw)
             raise
         step = pool.step_of(draw)  # now: a draw may have moved to an earlier step while it ran
-        return GroupRecord(step=step, draw=draw, uid=prompt.uid, drawn=drawn, why=why, nodes=tuple(times))
+        return GroupRecord(step=step, draw=draw, uid=prompt.uid, drawn=drawn, dropped=dropped, nodes=tuple(times))
 
     async def _invoke(
         self, spec: NodeSpec, inputs: Mapping[str, object], handles: Mapping[str, object], times: list[NodeTime]

@@ -110,9 +110,10 @@ def _numbers(view: RunView) -> dict[str, str]:
 def _rollouts(view: RunView, phase: str) -> dict[str, str]:
     """What each trajectory holds, by draw, sample and field. Not ``info``: an environment may put times there."""
     held: dict[str, str] = {}
-    for recorded in view.groups(phase):
+    for recorded in view.groups(phase, filtered=True):
         group = recorded.group
         held[f"{phase} draw {group.draw} prompt"] = group.prompt.uid
+        held[f"{phase} draw {group.draw} filtered"] = recorded.why
         for t in group.trajectories:
             fields = {
                 "tokens": str(t.token_ids_T.tolist()),

@@ -155,13 +155,16 @@ class NodeTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBody:
-    """A group is finished, or dropped and ``why``. ``n`` trajectories; ``reward_mean`` None if none is judged."""
+    """A group is finished, or was made and ``filtered`` from training, or is dropped without one, and ``why``.
+
+    ``n`` trajectories; ``reward_mean`` None if none is judged.
+    """
 
     kind: ClassVar[EventKind] = "group"
     draw: int
     uid: str
     n: int
-    state: Literal["finished", "dropped"] = "finished"
+    state: Literal["finished", "filtered", "dropped"] = "finished"
     why: str = ""
     reward_mean: float | None = None
     nodes: tuple[NodeTime, ...] = ()

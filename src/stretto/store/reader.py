@@ -111,10 +111,13 @@ class RunView:
         """Every error of every attempt."""
         return [event.body for event in self.all_events if isinstance(event.body, ErrorBody)]
 
-    def groups(self, phase: str = "main", step: int | None = None) -> list[RecordedGroup]:
-        """The finished groups of a phase by draw; with ``step`` only those known to be of that step."""
+    def groups(self, phase: str = "main", step: int | None = None, *, filtered: bool = False) -> list[RecordedGroup]:
+        """The finished groups of a phase by draw; with ``step`` only those known to be of that step.
+
+        ``filtered``: with those that a filter kept from training, which say ``why``.
+        """
         groups = effective_groups(History.of(self.all_events), read_rollouts(self.path / "rollouts", phase))
-        return [group for group in groups if step is None or group.step == step]
+        return [group for group in groups if step in (None, group.step) and (filtered or not group.why)]
 
     def checkpoint(self) -> Found:
         """The newest whole checkpoint, every byte checked, and what was skipped for it."""

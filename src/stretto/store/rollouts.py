@@ -40,7 +40,8 @@ _NAME = re.compile(r"(?P<phase>.+)-(?P<attempt>\d+)\.jsonl")
 class RecordedGroup:
     """A finished group with its place in the run. ``step`` is None where it was not known when the group finished.
 
-    ``seq`` is that of the group's event, ``attempt`` the attempt that made it.
+    ``seq`` is that of the group's event, ``attempt`` the attempt that made it. ``why`` a filter kept it from training;
+    empty where none did.
     """
 
     phase: str
@@ -48,6 +49,7 @@ class RecordedGroup:
     seq: int
     step: int | None
     group: Group
+    why: str = ""
 
 
 def encode_group(group: Group) -> str:
@@ -145,10 +147,11 @@ def rollout_path(folder: Path, phase: str, attempt: int) -> Path:
     return folder / f"{phase}-{attempt}.jsonl"
 
 
-def encode_recorded(seq: int, step: int | None, group: Group) -> str:
-    """A line of a rollout file."""
+def encode_recorded(seq: int, step: int | None, group: Group, why: str = "") -> str:
+    """A line of a rollout file; ``why`` a filter kept it from training."""
     known = "null" if step is None else step
-    return f'{{"seq":{seq},"step":{known},"group":{encode_group(group)}}}'
+    filtered = f'"why":{encode_json(why)},' if why else ""
+    return f'{{"seq":{seq},"step":{known},{filtered}"group":{encode_group(group)}}}'
 
 
 def read_rollouts(folder: Path, phase: str | None = None) -> Iterator[RecordedGroup]:
@@ -166,6 +169,7 @@ def read_rollouts(folder: Path, phase: str | None = None) -> Iterator[RecordedGr
                     seq=raw["seq"],
                     step=raw["step"],
                     group=_group(raw["group"]),
+                    why=raw.get("why", ""),
                 )
             except (ValueError, TypeError, KeyError) as error:
                 raise StoreError(f"{path}, line {number}: not a recorded group: {error}.") from error

@@ -201,11 +201,14 @@ class RunStore:
         step: int | None = None,
         version: int | None = None,
     ) -> Event:
-        """Record a group that is finished (given, and kept in ``rollouts/``) or dropped (None). ``step`` if known."""
-        assert (group is not None) == (body.state == "finished"), (body.draw, body.state)
+        """Record a group that is finished or filtered (given, and kept in ``rollouts/``) or dropped (None).
+
+        ``step`` if known.
+        """
+        assert (group is None) == (body.state == "dropped"), (body.draw, body.state)
         with self._mutex:
             if group is not None:
-                self._rollout_file(phase).append(encode_recorded(self._next_seq, step, group))
+                self._rollout_file(phase).append(encode_recorded(self._next_seq, step, group, body.why))
             return self.event(body, phase=phase, step=step, version=version)
 
     def checkpoint(
