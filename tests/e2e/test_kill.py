@@ -13,6 +13,12 @@ VARIANTS = {
     "grpo": [],
     "grpo-staleness-1": ["schedule.max_staleness=1"],
     "ppo": ["algorithm.type=ppo"],
+    "grpo-filter-success": [
+        "filter.zero_variance=true",
+        "order={type: success, first_pass: false}",
+        "schedule.max_staleness=1",
+        "reward={use: regex, with: {pattern: '[0-4]'}}",
+    ],
     "ppo-lora": ["algorithm.type=ppo", "model.lora.rank=4"],
 }
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import PoolError
-from stretto.runtime.drops import Dropped
+from stretto.runtime.drops import DropKind, Dropped
 from stretto.runtime.pool import Drawn, Pool, PoolConfig
 from stretto.testing import make_group
 
@@ -17,11 +17,14 @@ from stretto.testing import make_group
 class Plant:
     """Makes groups after random delays; drops some; stamps the version that was published while the draw ran."""
 
+    kind: DropKind = "failed"
+
     def __init__(self, *, seed: int, drops: frozenset[int]) -> None:
         self.random, self.drops, self.version = random.Random(seed), drops, 0
         self.pool: Pool | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         self.started: list[int] = []
+        self.dropped: list[int] = []
 
     def start(self, draw: int) -> None:
         self.started.append(draw)
@@ -36,7 +39,10 @@ class Plant:
         assert self.pool is not None
         assert version == self.version, "weights changed while a draw was running"
         if draw in self.drops:
-            self.pool.drop(draw, Dropped(kind="failed", why="told to"))
+            try:
+                self.pool.drop(draw, Dropped(kind=self.kind, why="told to", rewards=(0.25,) * 2))
+            except PoolError as failure:  # as the runner does
+                self.pool.fail(failure)
         else:
             self.pool.finish(Drawn(draw=draw, groups={"g": make_group(draw, version=version)}))
 
@@ -60,6 +66,9 @@ async def run(plant: Plant, cfg: PoolConfig, stop_at: int | None = None) -> tupl
     pool.admit(0)
     while (wave := await pool.take()) is not None:
         drawn, step = wave.drawn, len(taken)
+        assert list(wave.dropped) == sorted(wave.dropped) and set(wave.dropped) <= plant.drops
+        assert all(d == Dropped(kind=plant.kind, why="told to", rewards=(0.25, 0.25)) for d in wave.dropped.values())
+        plant.dropped += list(wave.dropped)
         assert all(step - d.oldest_version <= cfg.max_staleness for d in drawn)
         taken.append([d.draw for d in drawn])
         await pool.drained()
@@ -96,6 +105,9 @@ def test_every_draw_ends_once_and_the_bound_holds(seed, drops, staleness, determ
     assert all(len(wave) == groups for wave in taken[:-1])  # only the last step may be smaller
     if steps is None:
         assert len(plant.started) == total
+    elif len(plant.started) < total:  # the data has no end: as many draws as are wanted and as were dropped
+        assert len(plant.started) == steps * groups + len(plant.dropped)
+        assert sorted(plant.dropped) == [d for d in plant.started if d in drops]
     else:
         assert len(taken) <= steps
 
@@ -132,11 +144,35 @@ def test_deterministic_waves_do_not_depend_on_timing_or_on_stopping(seeds, drops
     assert asyncio.run(stopped()) == whole
 
 
-def test_refills_are_capped_and_the_failure_shows_the_reasons():
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("failed", r"Dropped: failed {n}; reasons: told to\. Their rewards: .*Mend the cause, or raise schedule"),
+        (
+            "zero_variance",
+            r"Dropped: zero_variance {n}\. Their rewards: all attempts 0\.25 in {n} of {n} groups \(100%\); means of groups: "
+            r"all 0\.25\. Where all attempts fail, take easier prompts",
+        ),
+    ],
+)
+def test_refills_are_capped_and_the_failure_shows_reasons_and_rewards(deterministic, kind, words):
     # pitfall 30
     plant = Plant(seed=0, drops=frozenset(range(1000)))
-    with pytest.raises(PoolError, match=r"Step 0 could not be filled.*max_refills=2 is spent.*told to"):
-        asyncio.run(run(plant, config(max_refills=2)))
+    plant.kind = kind
+    n = 9 if deterministic else 7  # at once: the first that cannot be replaced is enough
+    words = rf"Step 0 could not be filled: {n} of its 9 .*max_refills=2 is spent\. {words.format(n=n)}"
+    with pytest.raises(PoolError, match=words):
+        asyncio.run(run(plant, config(max_refills=2, deterministic=deterministic)))
+    assert plant.started == list(range(3 + 2 * 3))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_step_may_take_as_many_draws_as_the_cap_whatever_their_waves(deterministic):
+    """One of ten draws is kept: the last groups come in waves of one, and these count as draws, not as waves."""
+    plant = Plant(seed=0, drops=frozenset(d for d in range(1000) if d % 10))
+    taken, _, _ = asyncio.run(run(plant, config(max_refills=10, deterministic=deterministic, steps=3)))
+    assert taken == [[0, 10, 20], [30, 40, 50], [60, 70, 80]]
 
 
 def test_the_first_failure_is_raised_to_whoever_waits():

@@ -19,7 +19,7 @@ class ShuffledOrder(Section):
 class DifficultyOrder(Section):
     """From easy to hard prompts, by a number that each has; then every pass in another random order.
 
-    As many draws as there are in a pass hold the same prompts as with ``shuffle``, sorted.
+    The way holds the prompts that shuffled draws would hold, sorted.
     """
 
     type: Literal["difficulty"] = "difficulty"
