@@ -46,7 +46,7 @@ SHORT = ROOT / "tests" / "e2e" / "short.yaml"
 NAMED = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 RUNNING = [
     ("README.md", "index.md", "coming-from-trl.md", "your-own-loop.md", "off-policy.md"),
-    ("evaluation.md",),
+    ("evaluation.md", "filters-and-order.md"),
     ("first-run.md",),
     ("your-own-data.md",),
     ("your-own-reward.md",),
