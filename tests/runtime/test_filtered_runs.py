@@ -112,6 +112,21 @@ def test_a_filter_that_keeps_nothing_ends_in_the_rewards_it_saw(tmp_path):
     assert (view.status, view.steps, len(view.groups(filtered=True))) == ("failed", 0, 15)
 
 
+def test_a_run_whose_cap_was_spent_goes_on_with_a_larger_one(tmp_path):
+    def rarely(prompt: Prompt, trajectory: Trajectory) -> float:
+        return float(trajectory.key.sample) if trajectory.key.draw % 6 == 0 else 0.0
+
+    def job(max_refills: int):
+        return job_of(rarely, filter={"zero_variance": True}, schedule={"max_refills": max_refills})
+
+    run(job(9), create(job(9), tmp_path, "whole"))
+    with pytest.raises(PoolError, match=r"Step 0 could not be filled.*all attempts 0 in"):
+        run(job(2), create(job(2), tmp_path, "capped"))
+    view = run(job(9), RunStore.open(tmp_path / "capped"))
+    assert view.status == "done"
+    assert compare_runs(tmp_path / "whole", tmp_path / "capped", weights=("weights.json",)) == []
+
+
 STOPS = st.lists(st.integers(1, 60), min_size=1, max_size=3)
 VARIANTS = {
     "filter": {"filter": {"zero_variance": True}},
