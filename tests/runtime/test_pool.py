@@ -151,8 +151,8 @@ def test_deterministic_waves_do_not_depend_on_timing_or_on_stopping(seeds, drops
         ("failed", r"Dropped: failed {n}; reasons: told to\. Their rewards: .*Mend the cause, or raise schedule"),
         (
             "zero_variance",
-            r"Dropped: zero_variance {n}\. Their rewards: all attempts 0\.25 in {n} of {n} groups \(100%\); means of groups: "
-            r"all 0\.25\. Where all attempts fail, take easier prompts",
+            r"Dropped: zero_variance {n}\. Their rewards: all attempts 0\.25 in {n} of {n} groups \(100%\); means of "
+            r"groups: all 0\.25\. Where all attempts fail, take easier prompts",
         ),
     ],
 )
