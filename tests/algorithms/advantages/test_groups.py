@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stretto.algorithms.advantages import (
@@ -150,6 +150,17 @@ def test_order_of_rows_and_names_of_groups_do_not_matter(name, batch, seed):
         assert other.tolist() == expected[order].tolist()
     else:
         close(other, expected[order])
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=60)
+@given(batch=batches())
+@example(batch=(np.array([0.0] * 6 + [1.0] * 7 + [0.1]), np.zeros(14, int)))  # sums from both sides round differently
+def test_siblings_of_equal_reward_have_the_same_advantage(name, batch):
+    rewards, groups = batch
+    advantages: dict[tuple[float, int], float] = {}
+    for reward, group, advantage in zip(rewards, groups, ALL[name](rewards, groups), strict=True):
+        assert advantages.setdefault((reward, group), advantage) == advantage
 
 
 @pytest.mark.parametrize("name", LOCAL)

@@ -94,7 +94,11 @@ class Siblings:
         lowest_S = self.rewards_S[np.minimum(first_S + (place_S == first_S), last_S)]
         highest_S = self.rewards_S[np.maximum(last_S - (place_S == last_S), first_S)]
         too_few_S = self.sizes_S - 1 - ddof < 1
-        return np.where((lowest_S == highest_S) | too_few_S, 0.0, np.sqrt(variance_S))
+        std_S = np.where((lowest_S == highest_S) | too_few_S, 0.0, np.sqrt(variance_S))
+        # Sums from both sides round differently at every place; equal rewards of a group take what the first has.
+        first_equal_S = np.ones(len(place_S), np.bool_)
+        first_equal_S[1:] = (np.diff(self.rewards_S) != 0) | (np.diff(self.group_S) != 0)
+        return std_S[np.maximum.accumulate(np.where(first_equal_S, place_S, 0))]
 
     def rows(self, values_S: Doubles) -> Doubles:
         """``values_S`` in the order of the rows they came from [B]."""
