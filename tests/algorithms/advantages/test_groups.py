@@ -205,6 +205,16 @@ def test_an_outlier_leaves_nothing_in_the_deviation_of_the_others():
     np.testing.assert_allclose(spiked[3], (1e10 - 0.2) / 0.1, rtol=1e-12)
 
 
+@given(value=st.floats(-1e6, 1e6), outlier=st.floats(-1e6, 1e6), size=st.integers(2, 17), ddof=st.sampled_from([0, 1]))
+def test_equal_others_are_no_division(value, outlier, size, ddof):
+    """Their deviation is 0, not float noise over epsilon."""
+    rewards = np.array([outlier] + [value] * size)
+    spiked = group_advantages(
+        rewards, [0] * len(rewards), center="leave_one_out", scale="leave_one_out_std", epsilon=1e-9, ddof=ddof
+    )
+    np.testing.assert_allclose(spiked[0], outlier - value, rtol=1e-9, atol=1e-9)
+
+
 def test_a_group_that_wrote_nothing_has_no_length_to_weigh_by():
     assert opo_advantages([1.0, 0.0, 1.0, 0.0], [0, 0, 1, 1], [0, 0, 2, 2]).tolist() == [0, 0, 0.5, -0.5]
 

@@ -80,7 +80,7 @@ class Siblings:
         """The standard deviation of every row's siblings without itself [S]; 0 where too few or all equal.
 
         An outlier must not leave its size behind in the variance of the others, so they are summed without it (from
-        both sides), never subtracted from a total.
+        both sides), never subtracted from a total; and from a middle reward, so that equal others have exactly 0.
         """
         last_S = (self.starts_P + self.sizes_P - 1)[self.group_S]
         first_S = self.starts_P[self.group_S]
@@ -91,10 +91,8 @@ class Siblings:
         count_S = np.maximum(self.sizes_S - 1, 1)
         variance_S = np.maximum(square_S - sum_S * sum_S / count_S, 0.0) / np.maximum(count_S - ddof, 1)
         place_S = np.arange(len(self.order_S))
-        lowest_S = self.rewards_S[np.minimum(first_S + (place_S == first_S), last_S)]
-        highest_S = self.rewards_S[np.maximum(last_S - (place_S == last_S), first_S)]
         too_few_S = self.sizes_S - 1 - ddof < 1
-        std_S = np.where((lowest_S == highest_S) | too_few_S, 0.0, np.sqrt(variance_S))
+        std_S = np.where(too_few_S, 0.0, np.sqrt(variance_S))
         # Sums from both sides round differently at every place; equal rewards of a group take what the first has.
         first_equal_S = np.ones(len(place_S), np.bool_)
         first_equal_S[1:] = (np.diff(self.rewards_S) != 0) | (np.diff(self.group_S) != 0)
