@@ -10,6 +10,7 @@ row). Entry ``t`` speaks of *writing token t*: ``logprobs_T[t]`` is ``log p(toke
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -239,7 +240,7 @@ class Batch:
         """The groups in order, in ``parts`` batches whose sizes differ by one group at most; fewer if groups are."""
         parts = max(min(parts, len(self.groups)), 1)
         ends = [len(self.groups) * i // parts for i in range(parts + 1)]
-        return tuple(Batch(groups=self.groups[a:b]) for a, b in zip(ends, ends[1:], strict=False))
+        return tuple(Batch(groups=self.groups[a:b]) for a, b in pairwise(ends))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,8 +1,9 @@
 """Runs with filters and orders of their own, on fakes: what they record, and that stopping anywhere changes nothing."""
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 import stretto
 from stretto.config.load import recipe_from_mapping
-from stretto.errors import Interrupted, PoolError
+from stretto.environments.rewards import Reward
+from stretto.errors import ConfigError, Interrupted, PoolError
 from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, prepare
 from stretto.runtime.filters import GroupFilter
@@ -38,7 +40,7 @@ def not_every_fifth(group: Group) -> bool | str:
     return "every_fifth" if group.draw % 5 == 4 else True
 
 
-def job_of(reward: Callable[[Prompt, Trajectory], float] = even, use: GroupFilter | None = None, /, **sections: object):
+def job_of(reward: Reward | Mapping[str, Reward] = even, use: GroupFilter | None = None, /, **sections: object):
     tree = dict(BASE)
     for name, value in sections.items():
         tree[name] = {**tree[name], **value} if isinstance(value, dict) and name in tree else value
@@ -184,6 +186,28 @@ def test_difficulty_goes_from_easy_to_hard(tmp_path):
     answers = [int(g.group.prompt.data["answer"]) for g in view.groups()]
     assert answers[:9] == sorted(answers[:9])
     assert Counter(answers) == {0: 2, 1: 4, 2: 6, 3: 4, 4: 2}  # every prompt once a pass
+
+
+def third(prompt: Prompt, trajectory: Trajectory) -> float:
+    return float(trajectory.token_ids_T.sum() % 3 == 0)
+
+
+def test_success_and_filter_may_look_at_different_rewards(tmp_path):
+    """One of two rewards decides what is dropped, the other what is a success; a name that is none is refused."""
+    parts = {"use": None, "parts": {"even": {"use": "python:even"}, "third": {"use": "python:third"}}}
+    sections = {"reward": parts, "filter": {"zero_variance": True, "score": "even"}, "steps": 1, "prompts": {"max": 5}}
+    functions = {"even": even, "third": third}
+    job = job_of(functions, order={"type": "success", "score": "third"}, **sections)
+    view = run(job, create(job, tmp_path))
+    state = json.loads((tmp_path / "run/checkpoints/step-1/state.json").read_text())
+    found = view.groups(filtered=True)
+    assert any(g.why for g in found) and len(found) <= 36  # all of the first pass
+    for g in found:
+        assert (len({t.rewards["even"] for t in g.group.trajectories}) == 1) == bool(g.why)
+    rates = [sum(t.rewards["third"] for t in g.group.trajectories) / 2 for g in found]
+    assert sorted(state["order"]["rates"].values()) == sorted(rates) and len(set(rates)) > 1
+    with pytest.raises(ConfigError, match=r"order\.score='thrid' is none of the rewards.*Did you mean 'third'"):
+        job_of(functions, order={"type": "success", "score": "thrid"}, **sections)
 
 
 def test_success_without_rewards_ends_the_run(tmp_path):

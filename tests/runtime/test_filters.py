@@ -1,5 +1,6 @@
 """Which groups a filter drops, in which words, and what a user's function may do."""
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -34,6 +35,8 @@ def test_zero_variance_is_equal_rewards_to_the_bit(rewards):
     assert (dropped is not None) == (len(set(rewards)) == 1)
     if dropped is not None:
         assert (dropped.kind, dropped.rewards) == ("zero_variance", tuple(rewards))
+        assert dropped.scores == {"": tuple(rewards), "reward": tuple(rewards)}
+        assert Dropped.from_json(json.loads(json.dumps(dropped.to_json()))) == dropped
         assert dropped.why == f"every attempt has reward {rewards[0]:g}"
 
 
@@ -73,7 +76,7 @@ def test_a_function_keeps_drops_or_names_its_reason():
     assert judge(Filter(function=lambda g: np.bool_(True)), group) is None
     assert judge(Filter(function=lambda g: False), group).why == "no reason given"
     dropped = judge(Filter(function=lambda g: f"draw_{g.draw}"), group)
-    assert (dropped.kind, dropped.why, dropped.rewards) == ("use", "draw_4", (0.0, 1.0))
+    assert (dropped.kind, dropped.why, dropped.scores[""]) == ("use", "draw_4", (0.0, 1.0))
 
 
 async def late(group: Group) -> bool:
@@ -94,9 +97,23 @@ def test_what_a_function_raises_ends_the_run_and_is_told():
         judge(Filter(function=broken, name="mine:f"), make_group(2))
 
 
+def test_a_named_reward_is_looked_at_in_place_of_the_total():
+    """DAPO's condition is on right answers; a penalty of length beside them is no reason to keep a group."""
+    group = make_group(0, (1.0, 0.7))
+    rows = [replace(t, rewards={"correct": 1.0, "short": t.reward - 1.0}) for t in group.trajectories]
+    group = replace(group, trajectories=tuple(rows))
+    assert judge(Filter(zero_variance=True), group) is None
+    dropped = judge(Filter(zero_variance=True, score="correct"), group)
+    assert (dropped.why, dropped.rewards) == ("every attempt has correct 1", (1.0, 1.0))
+    assert dropped.scores[""] == (1.0, 0.7)
+    assert judge(Filter(reward=RewardRange(max=0.9), score="correct"), group).kind == "reward"
+    with pytest.raises(PoolError, match=r"has one called 'corect' \(filter\.score\)\. Did you mean 'correct'"):
+        judge(Filter(zero_variance=True, score="corect"), group)
+
+
 def test_groups_without_rewards_are_not_taken_for_constant():
     group = make_group(0)
-    bare = replace(group, trajectories=tuple(replace(t, reward=None) for t in group.trajectories))
+    bare = replace(group, trajectories=tuple(replace(t, reward=None, rewards={}) for t in group.trajectories))
     with pytest.raises(PoolError, match=r"filter\.zero_variance looks at rewards, and no attempt of draw 0 has one"):
         judge(Filter(zero_variance=True), bare)
     assert judge(Filter(length=LengthRange(min=1)), bare) is None

@@ -40,7 +40,7 @@ class Plant:
         assert version == self.version, "weights changed while a draw was running"
         if draw in self.drops:
             try:
-                self.pool.drop(draw, Dropped(kind=self.kind, why="told to", rewards=(0.25,) * 2))
+                self.pool.drop(draw, Dropped(kind=self.kind, why="told to", scores={"": (0.25, 0.25)}))
             except PoolError as failure:  # as the runner does
                 self.pool.fail(failure)
         else:
@@ -67,7 +67,9 @@ async def run(plant: Plant, cfg: PoolConfig, stop_at: int | None = None) -> tupl
     while (wave := await pool.take()) is not None:
         drawn, step = wave.drawn, len(taken)
         assert list(wave.dropped) == sorted(wave.dropped) and set(wave.dropped) <= plant.drops
-        assert all(d == Dropped(kind=plant.kind, why="told to", rewards=(0.25, 0.25)) for d in wave.dropped.values())
+        assert all(
+            d == Dropped(kind=plant.kind, why="told to", scores={"": (0.25, 0.25)}) for d in wave.dropped.values()
+        )
         plant.dropped += list(wave.dropped)
         assert all(step - d.oldest_version <= cfg.max_staleness for d in drawn)
         taken.append([d.draw for d in drawn])

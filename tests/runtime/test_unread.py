@@ -24,6 +24,10 @@ def check(**sections: object) -> None:
         ("reward.max_dropped", {"reward": {"max_dropped": 0.5, "on_error": "retry"}}),
         ("reward.timeout_s", {"reward": {"timeout_s": 3, "workers": 0}}),
         ("algorithm.kl_kind", {"algorithm": {"type": "grpo", "kl_kind": "k2"}}),
+        ("filter.zero_variance", {"algorithm": {"type": "sft"}, "filter": {"zero_variance": True}}),
+        ("filter.reward.min", {"algorithm": {"type": "sft"}, "filter": {"reward": {"min": 0.1}}}),
+        ("order.type=success", {"algorithm": {"type": "sft"}, "order": {"type": "success"}}),
+        ("filter.score", {"filter": {"score": "correct", "length": {"max": 3}}}),
         ("evaluate.limit", {"evaluate": {"limit": 3, "at_start": False, "at_end": False}}),
     ],
 )
@@ -40,6 +44,8 @@ def test_all_are_named_at_once():
 def test_keys_with_effect_are_not():
     check(algorithm={"type": "ppo"}, critic={"lr": 1e-3})
     check(reward={"on_error": "drop", "max_dropped": 0.5, "timeout_s": 3})
+    check(algorithm={"type": "sft"}, filter={"length": {"max": 3}}, order={"type": "difficulty", "key": "answer"})
+    check(algorithm={"type": "grpo"}, filter={"zero_variance": True}, order={"type": "success"})
     check(algorithm={"type": "grpo", "kl_coef": 0.1, "kl_kind": "k2"}, sampling={"temperature": 0.5})
 
 

@@ -54,8 +54,8 @@ def ask(
     ``what``: a workflow of one's own, the name of a built-in one or of an algorithm, a packaged recipe, a recipe's
     file, a workflow's file or ``module:function``, nested mappings, or a Recipe. ``sections`` go over it: a mapping
     sets keys of its section, None takes a section out; ``environment`` may be a class or its name, ``filter`` a
-    function or its name. ``endless``: the caller has a loop of its own, so a recipe without ``steps`` and ``epochs`` gets one step, unless its learning rate
-    decays over them. Raises ConfigError for what no recipe has.
+    function or its name. ``endless``: the caller has a loop of its own, so a recipe without ``steps`` and ``epochs``
+    gets one step, unless its learning rate decays over them. Raises ConfigError for what no recipe has.
     """
     opponent, chosen = _object_of(sections.get("environment")), _object_of(sections.get("filter"))
     given = Given(

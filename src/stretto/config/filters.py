@@ -55,6 +55,8 @@ class FilterConfig(Section):
     """Drop groups whose attempts all have the same reward, which teach nothing; null: as the algorithm is defined."""
     reward: RewardRange = RewardRange()
     """Drop groups whose mean reward is outside."""
+    score: str | None = None
+    """Which of several named rewards these two look at (``correct`` beside a bonus for form); null: the total."""
     length: LengthRange = LengthRange()
     """Drop groups whose attempts write too little or too much on average."""
     use: str | None = None

@@ -50,6 +50,8 @@ class SuccessOrder(Section):
     """Weight of the newest group in a prompt's average; 1 forgets all before."""
     full_mark: float = 1.0
     """An attempt is a success if its reward reaches this."""
+    score: str | None = None
+    """Which of several named rewards counts for that; null: the total."""
     first_pass: bool = True
     """Draw every prompt once before any twice; false: one not yet drawn counts as being at the target."""
 

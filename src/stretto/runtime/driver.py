@@ -88,9 +88,9 @@ class Driver:
             p.in_window = False
             p.order.saw(success_rates(p.phase.order, taken))
             with self._clock("time/train_s"):
-                worker, step = self._parts.worker, p.step
-                result = await worker.step(p.phase.graph, _edges(taken.drawn), lambda m: p.phase.lr(m, step), step)
-                await worker.call(p.phase.end_step, self._parts.backend, step)
+                worker, edges = self._parts.worker, _edges(taken.drawn)
+                result = await worker.step(p.phase.graph, edges, lambda m: p.phase.lr(m, p.step), p.step)
+                await worker.call(p.phase.end_step, self._parts.backend, p.step)
             with self._clock("time/drain_s"):
                 await p.pool.drained()
             p.step += 1

@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from stretto.config.base import is_name
 from stretto.config.filters import FilterKind
-from stretto.types import Metric
+from stretto.types import Group, Metric
 
-__all__ = ["DropKind", "Dropped", "drop_metrics", "told_drops", "told_rewards"]
+__all__ = ["DropKind", "Dropped", "drop_metrics", "scores_of", "told_drops", "told_rewards"]
 
 DropKind: TypeAlias = FilterKind | Literal["failed"]
 """What dropped a draw: a filter by its key, or a failure that a policy (``on_error: drop``) let pass."""
@@ -20,20 +20,42 @@ BINS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """Why a draw gives nothing to train on. ``rewards``: of its judged attempts; none where it failed before."""
+    """Why a draw gives nothing to train on.
+
+    ``scores``: what its judged attempts got, by the name of the reward, the total as ""; empty where it failed before.
+    ``score``: the name of the one that the filter looked at.
+    """
 
     kind: DropKind
     why: str
-    rewards: tuple[float, ...] = ()
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    score: str = ""
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """What the filter looked at."""
+        return self.scores.get(self.score, ())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON, to the bit."""
-        return asdict(self)
+        scores = {name: list(values) for name, values in self.scores.items()}
+        return {"kind": self.kind, "why": self.why, "scores": scores, "score": self.score}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "Dropped":
         """What ``to_json`` gave."""
-        return cls(kind=raw["kind"], why=raw["why"], rewards=tuple(raw["rewards"]))
+        scores = {name: tuple(values) for name, values in raw["scores"].items()}
+        return cls(kind=raw["kind"], why=raw["why"], scores=scores, score=raw["score"])
+
+
+def scores_of(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
+    """What the judged attempts of a draw got, by the name of the reward where it applies, the total as ""."""
+    scores: dict[str, list[float]] = {}
+    for t in (t for group in groups for t in group.attempts):
+        for name, value in {**t.rewards, "": t.reward}.items():
+            if value is not None:
+                scores.setdefault(name, []).append(value)
+    return {name: tuple(values) for name, values in scores.items()}
 
 
 def drop_metrics(dropped: Iterable[Dropped], kinds: Sequence[FilterKind]) -> dict[str, Metric]:

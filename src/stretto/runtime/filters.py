@@ -15,12 +15,12 @@ import numpy as np
 
 from stretto.config.filters import FilterConfig, FilterKind, LengthRange, RewardRange
 from stretto.config.recipe import Recipe
-from stretto.errors import ConfigError, PoolError
+from stretto.errors import ConfigError, PoolError, nearest
 from stretto.imports import find_named, is_named, told
-from stretto.runtime.drops import Dropped
+from stretto.runtime.drops import Dropped, scores_of
 from stretto.types import Group
 
-__all__ = ["Filter", "GroupFilter", "filter_of", "resolve_filter"]
+__all__ = ["Filter", "GroupFilter", "drops_zero_variance", "filter_of", "resolve_filter"]
 
 GroupFilter = Callable[[Group], bool | str]
 """A user's filter: true keeps a group, false drops it, text drops it for that reason."""
@@ -32,6 +32,7 @@ class Filter:
 
     zero_variance: bool = False
     reward: RewardRange = field(default_factory=RewardRange)
+    score: str | None = None
     length: LengthRange = field(default_factory=LengthRange)
     function: GroupFilter | None = None
     name: str = ""
@@ -55,26 +56,38 @@ class Filter:
         Raises PoolError if rewards are looked at and there are none, or if the user's function fails.
         """
         kinds = self.kinds
-        attempts = [t for group in groups.values() for t in group.attempts]
-        rewards = tuple(t.reward for t in attempts if t.reward is not None)
+        scores = scores_of(groups.values())
+        rewards = scores.get(self.score or "", ())
         if not rewards and ("zero_variance" in kinds or "reward" in kinds):
             raise PoolError(
-                f"filter.{kinds[0]} looks at rewards, and no attempt of draw {draw} has one. Use a workflow that "
-                "judges its groups, or leave it out."
+                f"filter.{kinds[0]} looks at rewards, and no attempt of draw {draw} has {_named(self.score, scores)}"
             )
         for kind in kinds:
             if kind == "zero_variance":
-                why = _same(groups)
+                why = self._same(groups)
             elif kind == "reward":
                 why = _outside("mean reward", mean(rewards), "filter.reward", self.reward)
             elif kind == "length":
                 written = sum(t.num_written for group in groups.values() for t in group.trajectories)
-                why = _outside("mean length", written / len(attempts), "filter.length", self.length)
+                attempts = sum(len(group.attempts) for group in groups.values())
+                why = _outside("mean length", written / attempts, "filter.length", self.length)
             else:
                 why = next(filter(None, (self._ask(group) for group in groups.values())), None)
             if why is not None:
-                return Dropped(kind=kind, why=why, rewards=rewards)
+                return Dropped(kind=kind, why=why, scores=scores, score=self.score or "")
         return None
+
+    def _same(self, groups: Mapping[str, Group]) -> str | None:
+        """That the attempts of every Model have one reward each, in words."""
+        by_model: dict[str, list[float]] = {}
+        for t in (t for group in groups.values() for t in group.attempts):
+            reward = t.reward if self.score is None else t.rewards.get(self.score)
+            if reward is not None:
+                by_model.setdefault(t.key.model, []).append(reward)
+        if any(min(rewards) != max(rewards) for rewards in by_model.values()):
+            return None
+        values = sorted({f"{rewards[0]:g}" for rewards in by_model.values()})
+        return f"every attempt has {self.score or 'reward'} {' or '.join(values)}"
 
     def _ask(self, group: Group) -> str | None:
         """Why the user's function drops a group, or None."""
@@ -98,16 +111,11 @@ class Filter:
         )
 
 
-def _same(groups: Mapping[str, Group]) -> str | None:
-    """That the attempts of every Model have one reward each, in words."""
-    by_model: dict[str, list[float]] = {}
-    for group in groups.values():
-        for t in group.attempts:
-            if t.reward is not None:
-                by_model.setdefault(t.key.model, []).append(t.reward)
-    if any(min(rewards) != max(rewards) for rewards in by_model.values()):
-        return None
-    return f"every attempt has reward {' or '.join(sorted({f'{rewards[0]:g}' for rewards in by_model.values()}))}"
+def _named(score: str | None, scores: Mapping[str, tuple[float, ...]]) -> str:
+    """The end of the sentence that says what is missing."""
+    if score is None or not scores:
+        return "one. Use a workflow that judges its groups, or leave it out."
+    return f"one called {score!r} (filter.score).{nearest(score, [name for name in scores if name])}"
 
 
 def _outside(what: str, value: float, key: str, bounds: RewardRange | LengthRange) -> str | None:
@@ -121,18 +129,23 @@ def _outside(what: str, value: float, key: str, bounds: RewardRange | LengthRang
 def filter_of(recipe: Recipe, given: GroupFilter | None = None) -> Filter:
     """The filters of a recipe's main phase; ``given`` is a function in place of the one that ``use`` names.
 
-    ``zero_variance`` null is what the algorithm is defined with: on where it has ``dynamic_sampling``. Raises
-    ConfigError for a function that cannot be found or called.
+    Raises ConfigError for a function that cannot be found or called.
     """
     config = recipe.filter
-    implied = bool(getattr(recipe.algorithm, "dynamic_sampling", False))
     return Filter(
-        zero_variance=implied if config.zero_variance is None else config.zero_variance,
+        zero_variance=drops_zero_variance(recipe),
         reward=config.reward,
+        score=config.score,
         length=config.length,
         function=resolve_filter(config, given),
         name=config.use or "",
     )
+
+
+def drops_zero_variance(recipe: Recipe) -> bool:
+    """``filter.zero_variance``; null is what the algorithm is defined with: on where it has ``dynamic_sampling``."""
+    said = recipe.filter.zero_variance
+    return bool(getattr(recipe.algorithm, "dynamic_sampling", False)) if said is None else said
 
 
 def resolve_filter(config: FilterConfig, given: GroupFilter | None = None) -> GroupFilter | None:

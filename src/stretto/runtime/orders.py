@@ -78,14 +78,16 @@ def success_rates(order: Order, taken: Taken) -> dict[int, float | None]:
     """
     if not isinstance(order, SuccessOrder):
         return {}
-    rewards = {drawn.draw: drawn.rewards for drawn in taken.drawn}
+    score = order.score or ""
+    rewards = {drawn.draw: drawn.scores.get(score, ()) for drawn in taken.drawn}
     unjudged = next((draw for draw, found in rewards.items() if not found), None)
     if unjudged is not None:
+        called = "" if order.score is None else f" called {order.score!r} (order.score)"
         raise PoolError(
-            f"order.type=success follows rewards, and no attempt of draw {unjudged} has one. Use a workflow that "
-            "judges, or order.type=shuffle."
+            f"order.type=success follows rewards, and no attempt of draw {unjudged} has one{called}. Use a workflow "
+            "that gives it, or order.type=shuffle."
         )
-    rewards |= {draw: dropped.rewards for draw, dropped in taken.dropped.items()}
+    rewards |= {draw: dropped.scores.get(score, ()) for draw, dropped in taken.dropped.items()}
     return {
         draw: sum(reward >= order.full_mark for reward in found) / len(found) if found else None
         for draw, found in rewards.items()

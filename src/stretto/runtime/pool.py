@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stretto.errors import PoolError
-from stretto.runtime.drops import Dropped, told_drops, told_rewards
+from stretto.runtime.drops import Dropped, scores_of, told_drops, told_rewards
 from stretto.types import Group
 
 __all__ = ["Drawn", "Pool", "PoolConfig", "Taken"]
@@ -39,10 +39,9 @@ class Drawn:
         return min(versions, default=None)
 
     @property
-    def rewards(self) -> tuple[float, ...]:
-        """Of its judged attempts."""
-        found = (t.reward for group in self.groups.values() for t in group.attempts)
-        return tuple(reward for reward in found if reward is not None)
+    def scores(self) -> Mapping[str, tuple[float, ...]]:
+        """What its judged attempts got, by the name of the reward, the total as ""."""
+        return scores_of(self.groups.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

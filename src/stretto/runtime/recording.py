@@ -172,7 +172,7 @@ def draw_metrics(taken: Taken, filter: Filter) -> dict[str, Metric]:
     metrics = {"batch/draws": Metric("sum", len(taken.drawn) + len(taken.dropped))}
     if filter.kinds:
         metrics |= drop_metrics(taken.dropped.values(), filter.kinds)
-        rewards = [r for drawn in (*taken.drawn, *taken.dropped.values()) for r in drawn.rewards]
+        rewards = [r for drawn in (*taken.drawn, *taken.dropped.values()) for r in drawn.scores.get("", ())]
         metrics["filter/mean_reward"] = Metric("mean", math.fsum(rewards), len(rewards))
     return metrics
 

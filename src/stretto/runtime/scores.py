@@ -22,12 +22,19 @@ def check_scores(
     sets: Iterable[EvalSet],
     environment: Factory | None,
 ) -> None:
-    """Raises ConfigError for a reward that waits for an environment's score in vain, or a set that counts by none."""
+    """Raises ConfigError for a reward that waits for an environment's score in vain, or for what counts by no score."""
     for key, each in {"reward": rewards, **set_rewards}.items():
         for part in each.parts:
             if part.function is EnvironmentScore or isinstance(part.function, EnvironmentScore):
                 where = f"{key}.parts.{part.name}" if each.named else key
                 _check_environment(where, recipe, environment)
+    asked = {"filter.score": recipe.filter.score, "order.score": getattr(recipe.order, "score", None)}
+    for key, score in asked.items():
+        if score is not None and rewards.score_names is not None and score not in rewards.score_names:
+            raise ConfigError(
+                f"{key}={score!r} is none of the rewards, which are {', '.join(rewards.score_names)}."
+                f"{nearest(score, rewards.score_names)} Set it to one of them, or leave it out for the total."
+            )
     for one in sets:
         names = (set_rewards[one.judge] if one.judge else rewards).score_names
         if one.score is not None and names is not None and one.score not in names:

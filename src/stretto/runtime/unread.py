@@ -7,9 +7,12 @@ Looks only at what the user gave (``model_fields_set``), so it belongs to the st
 from collections.abc import Iterator, Sequence
 
 from stretto.config.evaluation import HELD_OUT, EvaluateConfig, settings_of
+from stretto.config.orders import SuccessOrder
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError
 from stretto.graph import Graph, models_of
+from stretto.runtime.filters import drops_zero_variance
+from stretto.runtime.graphs import UNJUDGED
 
 __all__ = ["refuse_unread"]
 
@@ -38,6 +41,12 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
     if "timeout_s" in given and reward.workers == 0:
         yield "reward.timeout_s", "reward.workers=0 judges without a timeout. Remove it, or set reward.workers=1."
     yield from _unread_environment(recipe, graphs)
+    if all(spec.use in UNJUDGED for graph in graphs for spec in graph.nodes if spec.world == "group"):
+        for key in _looks_at_rewards(recipe):
+            yield key, "no node of the workflow gives rewards. Remove it, or train with a workflow that judges."
+    bounds = recipe.filter.reward
+    if recipe.filter.score is not None and not drops_zero_variance(recipe) and bounds.min is bounds.max is None:
+        yield "filter.score", "no filter looks at rewards. Remove it, or set filter.zero_variance or filter.reward."
     algorithm = recipe.algorithm
     if "kl_kind" in algorithm.model_fields_set and getattr(algorithm, "kl_coef", 0.0) == 0:
         yield "algorithm.kl_kind", "algorithm.kl_coef=0 leaves the KL term out. Remove it, or set kl_coef."
@@ -46,6 +55,16 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
         sections["warmup.evaluate"] = recipe.warmup.evaluate
     for where, evaluate in sections.items():
         yield from _unread_evaluate(where, evaluate)
+
+
+def _looks_at_rewards(recipe: Recipe) -> Iterator[str]:
+    """The given keys of filter and order that nothing can be made of without rewards."""
+    if recipe.filter.zero_variance:
+        yield "filter.zero_variance"
+    bounds = recipe.filter.reward
+    yield from (f"filter.reward.{key}" for key in ("min", "max") if getattr(bounds, key) is not None)
+    if isinstance(recipe.order, SuccessOrder):
+        yield "order.type=success"
 
 
 def _unread_environment(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]]:
