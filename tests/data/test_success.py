@@ -70,7 +70,7 @@ def test_no_prompt_is_drawn_again_while_another_is_not_under_way(n, count, first
 def test_the_choice_depends_on_the_steps_taken_alone_and_goes_on_from_its_state(n, wave, waves, stop, seed, first_pass):
     """Told in any order what came of a step, and stopped before any wave is told: the same prompts."""
 
-    def run(shuffle: random.Random | None) -> list[list[int]]:
+    def run(shuffle: random.Random | None) -> tuple[list[list[int]], dict[str, object]]:
         rates = random.Random(seed)
         draws, drawn = draws_of(n, first_pass=first_pass), []
         for step in range(waves):
@@ -85,7 +85,7 @@ def test_the_choice_depends_on_the_steps_taken_alone_and_goes_on_from_its_state(
                 shuffle.shuffle(told)
             assert [draws.item(d) for d in numbers] == drawn[-1]
             draws.saw(dict(told))
-        return drawn
+        return drawn, draws.state()
 
     assert run(random.Random(seed + 1)) == run(None)
 
