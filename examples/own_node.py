@@ -8,7 +8,7 @@ others are still being sampled; to the rest of the workflow it is just another e
 from dataclasses import replace
 
 import stretto
-from stretto.workflows.nodes import collect, group_relative, report, rollout, score, update_policy
+from stretto.workflows.nodes import advantages, collect, report, rollout, score, update_policy
 
 
 @stretto.node
@@ -26,7 +26,7 @@ def picky(prompt: stretto.Prompt, *, n: int = 16, keep: int = 4) -> stretto.Step
     scored = score(group)
     kept = extremes(scored, keep=keep)
     batch = collect(kept)
-    credit = group_relative(batch)
+    credit = advantages(batch)
     learn = update_policy(batch, credit)
     return report(learn)
 

@@ -263,9 +263,9 @@ def test_files_named_by_how_it_works_exist():
 
 def test_the_graph_that_pages_show_is_the_one_that_is_drawn():
     from stretto.graph import draw_text
-    from stretto.workflows.builtin import ppo
+    from stretto.workflows.builtin import WORKFLOWS
 
-    drawn = draw_text(ppo.graph())
+    drawn = draw_text(WORKFLOWS["ppo"].graph())
     picture = drawn[drawn.index("   ") : drawn.index("[report]") + len("[report]")]
     assert picture.strip() in (ROOT / "README.md").read_text()
 

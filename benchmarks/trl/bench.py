@@ -20,15 +20,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stretto.api.runs import evaluate, start
-from stretto.config.load import load_recipe
-from stretto.data.order import split
-from stretto.data.sources import load_prompts
-from stretto.data.tokens import load_tokenizer
-from stretto.recipes import FOLDER
+from stretto.api.runs import evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from table import print_table, write_result
+from warmed import warmed_model
 
 HERE = Path(__file__).parent
 PYTHON = {"stretto": sys.executable, "trl": os.environ.get("TRL_PYTHON", ".venv-trl/bin/python")}
@@ -37,20 +33,6 @@ LEARN = {"groups": 8, "n": 8, "max_tokens": 32, "lr": 3e-5, "steps": 300, "force
 FORCED = {**LEARN, "steps": 30, "forced": True}
 SMOLLM = {**LEARN, "steps": 3, "lr": 1e-6, "skip": 1}
 MODEL_SMOLLM = "builtin:smollm2-135m-instruct"
-
-
-def warmed_model(folder: Path) -> tuple[str, str, str]:
-    """The quickstart's policy after its warm-up, its training problems as JSONL and the held-out ones."""
-    keys = ["steps=1", "schedule.groups_per_step=1", "backend.lr=1e-12", "evaluate.at_start=false"]
-    keys += ["evaluate.at_end=false", "save.keep_best=null", f"runs_dir={folder / 'runs'}", "name=start"]
-    recipe = load_recipe("quickstart", keys, packaged=FOLDER).recipe
-    view = start(recipe)
-    prompts = load_prompts(recipe.prompts, load_tokenizer(recipe.model.path))
-    train, held_out = split(prompts, recipe.prompts.held_out, recipe.seed)
-    for name, part in (("train", train), ("held_out", held_out)):
-        rows = [json.dumps({"prompt": p.text, "answer": p.data["answer"]}) for p in part]
-        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return str(view.path / "model"), str(folder / "train.jsonl"), str(folder / "held_out.jsonl")
 
 
 def smollm_model(folder: Path) -> tuple[str, str]:

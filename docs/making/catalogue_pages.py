@@ -7,7 +7,7 @@ from typing import Any
 from docstrings import cell, class_text, describe, find, inline, markdown, parse
 
 from stretto import errors
-from stretto.graph import Node, draw_svg
+from stretto.graph import Node, Workflow, draw_svg
 from stretto.graph.annotations import type_name
 from stretto.recipes import FOLDER, packaged
 from stretto.workflows.builtin import WORKFLOWS
@@ -32,9 +32,10 @@ def nodes_page() -> str:
         "any typed function.\n\n## Workflows\n\nA key of `algorithm` or `sampling` fills the parameter of "
         "the same name.\n\n"
     )
-    for name, workflow in WORKFLOWS.items():
-        text += f"### {name}\n\n{markdown(inspect.getdoc(workflow.function) or '')}"
-        text += f"![The graph of {name}](../pictures/graph-{name}.svg)\n\n"
+    for workflow, algorithms in _by_workflow().items():
+        text += f"### {workflow.name}\n\n{markdown(inspect.getdoc(workflow.function) or '')}"
+        text += f"Of algorithm.type={', '.join(algorithms)}.\n\n"
+        text += f"![The graph of {algorithms[0]}](../pictures/graph-{algorithms[0]}.svg)\n\n"
         settings = inspect.signature(workflow.function).parameters.values()
         shown = [f"`{p.name}={p.default}`" for p in settings if p.kind is p.KEYWORD_ONLY]
         text += f"Parameters: {', '.join(shown)}.\n\n" if shown else ""
@@ -45,8 +46,16 @@ def nodes_page() -> str:
 
 
 def graph_pictures() -> dict[str, str]:
-    """The drawing of every built-in workflow by its file's name."""
-    return {f"graph-{name}.svg": draw_svg(workflow.graph()) for name, workflow in WORKFLOWS.items()}
+    """The drawing of every built-in workflow by the name of its file, which is that of its first algorithm."""
+    return {f"graph-{algorithms[0]}.svg": draw_svg(workflow.graph()) for workflow, algorithms in _by_workflow().items()}
+
+
+def _by_workflow() -> dict[Workflow, list[str]]:
+    """Every built-in workflow, with the algorithms that imply it."""
+    found: dict[Workflow, list[str]] = {}
+    for name, workflow in WORKFLOWS.items():
+        found.setdefault(workflow, []).append(name)
+    return found
 
 
 def _node(node: Node[Any]) -> str:

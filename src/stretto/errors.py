@@ -105,7 +105,8 @@ class Interrupted(StrettoError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for the known name nearest to ``name``, else a list of what is known (or nothing)."""
     names = sorted(set(known))
-    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    swapped = [match for match in close if sorted(match) == sorted(name)]  # the same letters in another order
     if close:
-        return f" Did you mean {close[0]!r}?"
+        return f" Did you mean {(swapped or close)[0]!r}?"
     return f" Known: {', '.join(names)}." if names else ""

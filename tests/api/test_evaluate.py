@@ -9,7 +9,7 @@ import stretto
 from stretto.api import evaluate
 from stretto.cli.main import main
 from stretto.errors import ConfigError
-from stretto.workflows.nodes import collect, group_relative, report, rollout, score, update_policy
+from stretto.workflows.nodes import advantages, collect, report, rollout, score, update_policy
 
 FAKE = {
     "engine": {"type": "fake"},
@@ -69,7 +69,7 @@ def test_a_run_of_a_workflow_made_in_python_is_evaluated_by_its_model(capsys):
     @stretto.workflow
     def flow(prompt: stretto.Prompt) -> stretto.StepReport:
         batch = collect(score(rollout(prompt, n=2)))
-        return report(update_policy(batch, credit=group_relative(batch)))
+        return report(update_policy(batch, credit=advantages(batch)))
 
     stretto.train(flow, prompts=[{"prompt": "1+1=", "answer": "2"}], reward="exact_match", name="flow", **FAKE)
     assert main(["eval", "flow"]) == 2

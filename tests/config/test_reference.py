@@ -32,7 +32,8 @@ def test_defaults_are_those_a_recipe_gets():
     assert dict(help_fields("prompts.path"))["prompts.path (datasets)"].endswith(" [text; required]")
     assert help_fields("algorithm.lam")[0] == (
         "algorithm.lam (ppo)",
-        "GAE's lambda. [a number, 0 or more, at most 1; default 0.95]",
+        "Lambda of the advantages; null if length_alpha gives it. "
+        "[a number, 0 or more, at most 1, or null; default 0.95]",
     )
 
 
@@ -51,4 +52,7 @@ def test_help_has_every_key_once():
     )
     assert pointers["evaluate.sets.NAME.prompts.*"] == "The keys of prompts.*, with values of its own."
     assert "prompts.system (jsonl, parquet, datasets, reasoning_gym, python)" in names
-    assert len(names) < 250
+    assert "algorithm.clip_high (grpo)" in names
+    assert not any(name.startswith("algorithm.tau_pos") for name in names)
+    assert dict(shown)["algorithm.*"] == "Of another algorithm: `stretto algorithms show NAME`."
+    assert len(names) < 215

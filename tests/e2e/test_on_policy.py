@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stretto.algorithms.aggregation import aggregation_weights
-from stretto.algorithms.losses import LossOutput, policy_clip
+from stretto.algorithms.losses import LossOutput, clip
 from stretto.algorithms.off_policy import correct, proximal_logprobs
 from stretto.backends.torch.backend import ModelSpec, TorchBackend
 from stretto.backends.torch.hf_config import load_hf_config
@@ -79,7 +79,7 @@ def first_update(backend: TorchBackend, batch: Batch, old: np.ndarray | None):
     def watched(tokens) -> LossOutput:
         logprobs = tokens.policy_logprobs().detach()
         off.append((logprobs - tokens.columns.get("old_logprobs", logprobs)).exp().sub(1).abs().max().item())
-        return policy_clip(tokens, clip_low=1e-3, clip_high=1e-3)
+        return clip(tokens, clip_low=1e-3, clip_high=1e-3)
 
     advantages = np.where(np.arange(batch.num_tokens) % 2 == 0, 1.0, -1.0)
     columns = [aggregation_weights(batch), Column.per_token("advantages", batch, advantages)]

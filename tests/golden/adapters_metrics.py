@@ -10,6 +10,7 @@ from cases import Adapter, Case, padded
 from stretto.algorithms.advantages import explained_variance, masked_moments, whiten
 from stretto.algorithms.aggregation import aggregation_weights
 from stretto.algorithms.estimates import consensus_at, extremes, majority, pass_all, pass_at
+from stretto.algorithms.shaping import overlong_charge
 from stretto.backends.torch.logprobs import token_logprobs
 from stretto.data.balance import pack_bins, partition
 from stretto.types import Batch, Group, Key, Prompt, Trajectory
@@ -117,7 +118,16 @@ def binned(case: Case) -> Mapping[str, Any]:
     return {"at_most": len(bins)}
 
 
+def overlong(case: Case) -> dict[str, object]:
+    """Rewards less what the lengths are charged, without the cap that the paper has."""
+    inputs, params = case["inputs"], case["params"]
+    settings = {"max_tokens": params["max_len"], "buffer": params["buffer"], "penalty": params["factor"]}
+    charges = [overlong_charge(length, **settings, capped=False) for length in inputs["lengths"]]
+    return {"rewards": np.asarray(inputs["rewards"]) - charges}
+
+
 VARIANTS: dict[str, Adapter] = {
+    "shaping.overlong": overlong,
     "pass_at_k": lambda case: {
         "value": pass_at(case["params"]["k"], int(case["inputs"]["n"]), int(case["inputs"]["correct"]))
     },

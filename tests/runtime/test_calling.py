@@ -16,7 +16,7 @@ from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, prepare
 from stretto.store import Event, RunSpec, RunStore, RunView
 from stretto.types import Batch, Group, Metric, Prompt, StepReport, Trajectory
-from stretto.workflows.nodes import collect, group_relative, report, rollout, score, update_policy
+from stretto.workflows.nodes import advantages, collect, report, rollout, score, update_policy
 
 Observer = Callable[[Event], None]
 
@@ -75,7 +75,7 @@ def flow_of(group_does: Callable[[Group], Group] | None = None, step_does: Calla
         joined = both(first, second)
         batch = collect(joined)
         seen = ours(batch)
-        credit = group_relative(seen)
+        credit = advantages(seen)
         return report(update_policy(seen, credit=credit))
 
     return flow
@@ -124,7 +124,7 @@ def test_a_per_group_node_gives_a_group_of_its_draw(tmp_path, gives, says):
     def flow(prompt: Prompt, *, n: int = 2) -> StepReport:
         handed = last(score(rollout(prompt, n=n)))
         batch = collect(handed)
-        return report(update_policy(batch, credit=group_relative(batch)))
+        return report(update_policy(batch, credit=advantages(batch)))
 
     with pytest.raises(NodeError, match=f"node 'handed' .*{says}"):
         run(flow, tmp_path)

@@ -7,14 +7,14 @@ from stretto.errors import ConfigError, GraphError
 from stretto.graph import workflow
 from stretto.runtime.graphs import main_graph
 from stretto.types import Prompt, StepReport
-from stretto.workflows.nodes import collect, group_relative, imitate, report, rollout, score, update_policy
+from stretto.workflows.nodes import advantages, collect, imitate, report, rollout, score, update_policy
 
 
 @workflow
 def twice(prompt: Prompt, *, n: int = 4) -> StepReport:
     first = collect(score(rollout(prompt, n=n)))
     second = collect(score(rollout(prompt, n=n)))
-    return report(update_policy(first, group_relative(first)), imitate(second))
+    return report(update_policy(first, advantages(first)), imitate(second))
 
 
 @workflow
@@ -22,7 +22,7 @@ def two_batches(prompt: Prompt, *, n: int = 4) -> StepReport:
     group = rollout(prompt, n=n)
     raw = collect(group)
     judged = collect(score(group))
-    return report(update_policy(judged, group_relative(judged)), imitate(raw))
+    return report(update_policy(judged, advantages(judged)), imitate(raw))
 
 
 def recipe(**sections: object):

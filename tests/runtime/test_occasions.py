@@ -11,7 +11,7 @@ from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, prepare
 from stretto.store import RunSpec, RunStore, RunView
 from stretto.types import Prompt, StepReport
-from stretto.workflows.nodes import collect, group_relative, report, rollout, update_policy
+from stretto.workflows.nodes import advantages, collect, report, rollout, update_policy
 
 
 def job_of(reward, given=None, /, **sections):
@@ -109,10 +109,10 @@ def test_advantages_of_groups_that_nobody_judged_are_refused():  # pitfall 2
     @workflow
     def unjudged(prompt: Prompt) -> StepReport:
         batch = collect(rollout(prompt, n=2))
-        return report(update_policy(batch, group_relative(batch)))
+        return report(update_policy(batch, advantages(batch)))
 
     recipe = recipe_from_mapping({"steps": 1, "engine": {"type": "fake"}, "backend": {"type": "fake"}})
     with pytest.raises(
-        GraphError, match=r"'unjudged': node .* \(group_relative\) makes advantages of rewards, and nothing"
+        GraphError, match=r"'unjudged': node .* \(advantages\) makes advantages of rewards, and nothing"
     ):
         prepare(recipe, Given(workflow=unjudged))

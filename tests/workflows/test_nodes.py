@@ -1,11 +1,12 @@
 """The built-in nodes as plain functions: masks by length, what each update is given, reports by Model."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
+from stretto.config.algorithms import LossTerms
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import DataError
 from stretto.graph import dump_graph, load_graph
@@ -37,7 +38,7 @@ class Generator:
 
     model, draw, temperature = "policy", 5, 0.7
 
-    async def complete(self, token_ids, *, samples, turn=0):
+    async def complete(self, token_ids, *, samples, turn=0, greedy=False):
         for index in reversed(range(len(samples))):
             ids = np.array([52, 2][: 1 + index % 2], np.int32)
             yield Completion(
@@ -54,9 +55,23 @@ class Learner:
 
     model = "policy"
 
+    def __init__(self, step=0):
+        self.step, self.updates = step, []
+
     def learn(self, batch, columns, loss):
         self.columns, self.loss = {c.name: c for c in columns}, loss
-        return UpdateReport(model=self.model, metrics={"loss": Metric("sum", 1.0)})
+        self.updates.append((batch, self.columns))
+        return UpdateReport(model=self.model, metrics={"loss": Metric("sum", 1.0), "ref_kl": Metric("mean", 4.0, 2.0)})
+
+    def score(self, batch, want):
+        return (Column.per_token("logprobs", batch, -np.arange(batch.num_tokens, dtype=np.float64)),)
+
+
+@dataclass
+class Kept:
+    """What a node keeps."""
+
+    value: object = None
 
 
 def test_rollout_masks_by_length_and_trains_the_end_token():
@@ -93,9 +108,9 @@ def credit_of(batch) -> Credit:
 
 def test_the_sampler_is_the_proximal_policy_of_stale_rollouts():
     batch, learner = make_batch(), Learner()
-    update_policy(batch, credit_of(batch), learner, proximal="detach")
+    update_policy(batch, credit_of(batch), learner, Kept(), proximal="detach")
     assert "old_logprobs" not in learner.columns
-    update_policy(batch, credit_of(batch), learner, proximal="sampler")
+    update_policy(batch, credit_of(batch), learner, Kept(), proximal="sampler")
     sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])
     assert learner.columns["old_logprobs"].values.tolist() == sampled.tolist()
 
@@ -142,4 +157,4 @@ def test_built_in_workflows_survive_being_written_down(name):
 
 def test_the_reference_is_there_only_if_it_is_weighed():
     assert "ref" not in WORKFLOWS["grpo"].graph().by_id
-    assert WORKFLOWS["grpo"].graph(kl_coef=0.1).by_id["ref"].model == "reference"
+    assert WORKFLOWS["grpo"].graph(terms=LossTerms(kl_coef=0.1)).by_id["ref"].model == "reference"

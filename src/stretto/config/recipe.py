@@ -2,7 +2,7 @@
 
 from pydantic import Field, model_validator
 
-from stretto.config.algorithms import Algorithm, GrpoConfig
+from stretto.config.algorithms import Algorithm, GrpoConfig, PolicyGradient, RatioFields, UpdateFields
 from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConfig
 from stretto.config.base import Section
 from stretto.config.environments import EnvironmentConfig
@@ -117,10 +117,38 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _groups_to_compare(self) -> "Recipe":
-        if self.algorithm.type == "grpo" and self.workflow is None and self.sampling.n == 1:
+        algorithm = self.algorithm
+        compared = isinstance(algorithm, PolicyGradient) and algorithm.compares_siblings
+        if compared and self.workflow is None and self.sampling.n == 1:
             raise ValueError(
-                "sampling.n=1 gives grpo groups of one, whose advantages are all 0, so nothing would be learned. "
-                "Set sampling.n=2 or more, or algorithm.type=ppo."
+                f"sampling.n=1 gives {algorithm.type} groups of one, whose advantages are all 0, so nothing would be "
+                "learned. Set sampling.n=2 or more, or algorithm.type=ppo."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ratios_are_right(self) -> "Recipe":
+        algorithm, lag = self.algorithm, self.schedule.max_staleness
+        if not isinstance(algorithm, UpdateFields):
+            return self
+        several = algorithm.num_updates > 1
+        what = f"{algorithm.num_updates} updates of a step" if several else f"schedule.max_staleness={lag}"
+        if not isinstance(algorithm, RatioFields):
+            if several or (lag and algorithm.correction is None):
+                raise ValueError(
+                    f"{algorithm.type} has no probability ratio: it is for one update on rollouts of the very policy, "
+                    f"and {what} would be wrong. Set algorithm.update_epochs=1, algorithm.minibatches=1 and "
+                    "schedule.max_staleness=0 (or a correction), or algorithm.type=grpo."
+                )
+        elif algorithm.proximal == "detach" and several:
+            raise ValueError(
+                f"algorithm.proximal=detach makes every probability ratio 1, and of {what} the later ones need it. "
+                "Set algorithm.proximal=recompute."
+            )
+        if algorithm.type == "remax" and self.environment is not None:
+            raise ValueError(
+                "algorithm.type=remax takes a greedy attempt of one turn as its baseline, and the recipe has an "
+                "environment. Set algorithm.type=rloo."
             )
         return self
 

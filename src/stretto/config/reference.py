@@ -57,14 +57,25 @@ def help_fields(prefix: str = "") -> list[tuple[str, str]]:
     """(key, its doc line, what may be given and the default) of every key that starts with ``prefix``, once.
 
     A section that stands elsewhere too is one line that says where; a key that several types read alike is one line
-    with their names, and the choice of a type stands at its section.
+    with their names, and the choice of a type stands at its section. Without a prefix, of the algorithms only the
+    default one has its keys here: there are too many.
     """
     variants: dict[tuple[str, str], list[str]] = {}
     for d in _once(Recipe, ""):
-        if d.key.startswith(prefix) and not (d.variant and d.key.endswith(".type")):
+        if not prefix and d.key.startswith("algorithm.") and not _of_default_algorithm(d):
+            variants.setdefault(("algorithm.*", "Of another algorithm: `stretto algorithms show NAME`."), [""])
+        elif d.key.startswith(prefix) and not (d.variant and d.key.endswith(".type")):
             what = f" [{d.allowed}{_default(d)}]" if d.allowed else ""
             variants.setdefault((d.key, f"{d.doc.replace('``', '')}{what}"), []).append(d.variant)
     return [(_named(key, names), text) for (key, text), names in variants.items()]
+
+
+def _of_default_algorithm(doc: FieldDoc) -> bool:
+    """Whether the default algorithm has this key of ``algorithm``, or the section it is in."""
+    _, name, *below = doc.key.split(".")
+    default = Recipe.model_fields["algorithm"].default
+    assert isinstance(default, Section)
+    return name in type(default).model_fields if below else doc.variant in ("", variant_of(type(default)))
 
 
 def _once(model: SectionType, prefix: str, filled: Section | None = None) -> Iterator[FieldDoc]:

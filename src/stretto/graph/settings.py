@@ -47,16 +47,31 @@ def from_json(value: object, annotation: object, what: str) -> object:
 
 
 def to_json(value: object, annotation: object) -> object:
-    """A checked setting as JSON values, fields at their defaults left out; ``from_json`` gives it back.
+    """A checked setting as JSON values, fields at their defaults left out but for ``type``, by which a choice of
+    sections is told; ``from_json`` gives it back.
 
     GraphError for what lives in this process only, such as a function.
     """
     try:
-        return _adapter(annotation).dump_python((value,), mode="json", exclude_defaults=True)[0]
+        adapter = _adapter(annotation)
+        short = adapter.dump_python((value,), mode="json", exclude_defaults=True)[0]
+        return _with_types(short, adapter.dump_python((value,), mode="json")[0])
     except PydanticSerializationError as error:
         raise GraphError(
             f"the setting {value!r} cannot be written down ({error}). Name what it holds as module:function."
         ) from None
+
+
+def _with_types(short: object, full: object) -> object:
+    """``short`` with the ``type`` that ``full`` has at each place."""
+    if isinstance(short, list) and isinstance(full, list):
+        pairs = zip(cast(list[object], short), cast(list[object], full), strict=True)
+        return [_with_types(a, b) for a, b in pairs]
+    if not isinstance(short, dict) or not isinstance(full, dict):
+        return cast(object, short)
+    given, whole = cast(dict[str, object], short), cast(dict[str, object], full)
+    kept = {name: _with_types(value, whole[name]) for name, value in given.items()}
+    return {"type": whole["type"], **kept} if "type" in whole else kept
 
 
 def _refusal(error: ValidationError, value: object, annotation: object, what: str) -> GraphError:

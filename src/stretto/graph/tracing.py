@@ -321,7 +321,7 @@ def workflow(function: Callable[..., Any]) -> Workflow:
         def simple(prompt: Prompt, *, n: int = 8) -> StepReport:
             group = rollout(prompt, n=n)
             batch = collect(score(group))
-            credit = group_relative(batch)
+            credit = advantages(batch)
             return report(update_policy(batch, credit=credit))
     """
     return Workflow(function)

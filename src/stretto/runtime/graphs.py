@@ -1,6 +1,7 @@
 """From a recipe to the graphs of its phases: which workflow, with which settings. Pure but for importing user code."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from stretto.config.base import Section
@@ -9,6 +10,7 @@ from stretto.config.sections import WarmupConfig
 from stretto.errors import ConfigError, GraphError, nearest
 from stretto.graph import Graph, Workflow, check_models, load_graph, load_workflow, parents
 from stretto.workflows.builtin import WORKFLOWS
+from stretto.workflows.filling import proximal_of, settings_of
 from stretto.workflows.nodes import NODES
 
 __all__ = ["MODELS", "find_workflow", "main_graph", "warmup_graph"]
@@ -63,19 +65,19 @@ def warmup_graph(warmup: WarmupConfig) -> Graph:
 
 def _fill(found: Workflow | Graph, recipe: Recipe) -> Graph:
     """Trace with ``algorithm`` and ``sampling.n`` filled in by name; refuse what was set and would not be read."""
-    algorithm = {k: v for k, v in _fields(recipe.algorithm).items() if k not in NOT_PASSED}
-    if algorithm.get("proximal") == "auto":
-        algorithm["proximal"] = "sampler" if recipe.schedule.max_staleness else "detach"
     asked = recipe.algorithm.model_fields_set - NOT_PASSED
     if isinstance(found, Graph):
         _refuse_unread(found.name, asked, (), "Write it under the node's `with:`.")
         _check_n(found, recipe)
         return found
-    own = recipe.workflow is None and found is WORKFLOWS.get(recipe.algorithm.type)
+    if recipe.workflow in (None, recipe.algorithm.type) and found is WORKFLOWS.get(recipe.algorithm.type):
+        return replace(found.graph(**settings_of(recipe)), name=recipe.algorithm.type)
     _refuse_unread(found.name, asked, found.settings, "Remove it, or give the workflow that parameter.")
     # A workflow of one's own keeps its defaults where the recipe says nothing.
-    filled = {k: v for k, v in algorithm.items() if k in found.settings and (own or k in asked)}
-    if "n" in found.settings and (own or "n" in recipe.sampling.model_fields_set):
+    filled = {k: v for k, v in _fields(recipe.algorithm).items() if k in found.settings and k in asked}
+    if filled.get("proximal") == "auto":
+        filled["proximal"] = proximal_of(recipe)
+    if "n" in found.settings and "n" in recipe.sampling.model_fields_set:
         filled["n"] = recipe.sampling.n
     graph = found.graph(**filled)
     _check_n(graph, recipe)
@@ -124,7 +126,7 @@ def _check_judged(graph: Graph) -> None:
     """
     nodes = {spec.id: spec for spec in graph.nodes}
     for spec in graph.nodes:
-        if spec.use not in ("group_relative", "gae"):
+        if spec.use not in ("advantages", "gae"):
             continue
         reads, waiting = set[str](), list(parents(spec))
         while waiting:

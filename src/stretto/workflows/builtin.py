@@ -1,17 +1,32 @@
 """The built-in workflows: what each ``algorithm.type`` implies. Their keyword parameters are filled from
-``algorithm`` and ``sampling`` by name, so the graph is a function of the recipe."""
+``algorithm`` and ``sampling``, so the graph is a function of the recipe."""
 
-from typing import Literal
+from collections.abc import Mapping
 
-from stretto.config.algorithms import Aggregation, KlKind
+from stretto.config.algorithms import (
+    AdaptiveKl,
+    Advantages,
+    Aggregation,
+    ClipLoss,
+    CorrectionConfig,
+    GaeConfig,
+    GroupAdvantages,
+    LossTerms,
+    PolicyLoss,
+    ProximalKind,
+    RewardKl,
+    UpdateSettings,
+)
 from stretto.graph import Workflow, workflow
 from stretto.types import Prompt, StepReport
 from stretto.workflows.nodes import (
+    advantages,
+    charge_overlong,
     collect,
+    correct,
     demonstrate,
     fit_values,
     gae,
-    group_relative,
     imitate,
     logprobs,
     report,
@@ -21,7 +36,7 @@ from stretto.workflows.nodes import (
     values,
 )
 
-__all__ = ["WORKFLOWS", "grpo", "ppo", "sft"]
+__all__ = ["WORKFLOWS", "actor_critic", "policy_gradient", "sft"]
 
 
 @workflow
@@ -34,77 +49,104 @@ def sft(prompt: Prompt, *, aggregate: Aggregation = "token_mean") -> StepReport:
 
 
 @workflow
-def grpo(
+def policy_gradient(
     prompt: Prompt,
     *,
     n: int = 8,
-    scale: Literal["group_std", "none"] = "group_std",
-    epsilon: float = 1e-6,
-    proximal: Literal["detach", "sampler"] = "detach",
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    kl_coef: float = 0.0,
-    kl_kind: Literal["k2", "k3"] = "k3",
-    entropy_coef: float = 0.0,
-    aggregate: Aggregation = "token_mean",
+    greedy: bool = False,
+    max_tokens: int = 0,
+    overlong_buffer: int = 0,
+    overlong_penalty: float = 1.0,
+    estimator: Advantages = GroupAdvantages(),
+    penalty: RewardKl = RewardKl(),
+    loss: PolicyLoss = ClipLoss(),
+    terms: LossTerms = LossTerms(),
+    adaptive: AdaptiveKl | None = None,
+    correction: CorrectionConfig | None = None,
+    proximal: ProximalKind = "detach",
+    proximal_alpha: float | None = None,
+    updates: UpdateSettings = UpdateSettings(),
 ) -> StepReport:
-    """Group-relative policy optimisation (arXiv:2402.03300); the reference is there only if ``kl_coef`` weighs it."""
-    group = rollout(prompt, n=n)
+    """Attempts, rewards, advantages without a critic, and a loss over tokens: GRPO and its kin.
+
+    The reference is there only if a KL term weighs it; the policy's log-probs are recomputed only if something reads
+    them; a correction and a charge on long attempts only if they are asked for.
+    """
+    group = rollout(prompt, n=n, greedy=greedy)
     scored = score(group)
+    if overlong_buffer and overlong_penalty:
+        scored = charge_overlong(scored, max_tokens=max_tokens, buffer=overlong_buffer, penalty=overlong_penalty)
     batch = collect(scored)
-    credit = group_relative(batch, scale=scale, epsilon=epsilon)
-    ref = logprobs(batch, on="reference") if kl_coef else None
+    ref = logprobs(batch, on="reference") if penalty.coef or terms.kl_coef else None
+    own = logprobs(batch) if correction is not None or proximal in ("recompute", "interpolate") else None
+    credit = advantages(batch, ref=ref if penalty.coef else None, estimator=estimator, kl=penalty)
+    corrected = correct(batch, own, credit, settings=correction) if correction is not None else None
     learn = update_policy(
         batch,
         credit,
-        ref=ref,
+        ref=ref if terms.kl_coef else None,
+        recomputed=own,
+        correction=corrected,
+        loss=loss,
+        terms=terms,
+        adaptive=adaptive,
         proximal=proximal,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        kl_coef=kl_coef,
-        kl_kind=kl_kind,
-        entropy_coef=entropy_coef,
-        aggregate=aggregate,
+        proximal_alpha=proximal_alpha,
+        updates=updates,
     )
     return report(learn)
 
 
 @workflow
-def ppo(
+def actor_critic(
     prompt: Prompt,
     *,
     n: int = 8,
-    gamma: float = 1.0,
-    lam: float = 0.95,
-    whiten: bool = True,
-    proximal: Literal["detach", "sampler"] = "detach",
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    value_clip: float = 0.2,
-    kl_coef: float = 0.05,
-    kl_kind: KlKind = "k1",
-    entropy_coef: float = 0.0,
-    aggregate: Aggregation = "token_mean",
+    estimator: GaeConfig = GaeConfig(),
+    penalty: RewardKl = RewardKl(coef=0.05),
+    loss: PolicyLoss = ClipLoss(),
+    terms: LossTerms = LossTerms(),
+    correction: CorrectionConfig | None = None,
+    proximal: ProximalKind = "detach",
+    proximal_alpha: float | None = None,
+    updates: UpdateSettings = UpdateSettings(),
+    value_clip: float | None = 0.2,
+    critic_warmup: int = 0,
 ) -> StepReport:
-    """Proximal policy optimisation with a critic and GAE (arXiv:1707.06347); the KL penalty is in the reward."""
+    """Attempts, rewards, advantages from a critic, and updates of both: PPO and its kin."""
     group = rollout(prompt, n=n)
     scored = score(group)
     batch = collect(scored)
-    ref = logprobs(batch, on="reference") if kl_coef else None
+    ref = logprobs(batch, on="reference") if penalty.coef else None
     value = values(batch, on="critic")
-    credit = gae(batch, value, ref=ref, gamma=gamma, lam=lam, whiten=whiten, kl_coef=kl_coef, kl_kind=kl_kind)
-    fit = fit_values(batch, credit, value, value_clip=value_clip, aggregate=aggregate)
+    own = logprobs(batch) if correction is not None or proximal in ("recompute", "interpolate") else None
+    credit = gae(batch, value, ref=ref, estimator=estimator, kl=penalty)
+    corrected = correct(batch, own, credit, settings=correction) if correction is not None else None
+    fit = fit_values(batch, credit, value, value_clip=value_clip, updates=updates)
     learn = update_policy(
         batch,
         credit,
+        recomputed=own,
+        correction=corrected,
+        loss=loss,
+        terms=terms,
         proximal=proximal,
-        clip_low=clip_low,
-        clip_high=clip_high,
-        entropy_coef=entropy_coef,
-        aggregate=aggregate,
+        proximal_alpha=proximal_alpha,
+        updates=updates,
+        start=critic_warmup,
     )
     return report(fit, learn)
 
 
-WORKFLOWS: dict[str, Workflow] = {w.name: w for w in (sft, grpo, ppo)}
-"""The built-in workflows by name."""
+_CRITIC = ("ppo", "vapo")
+_GROUPS = (
+    "grpo", "dr-grpo", "dapo", "gspo", "cispo", "sapo", "gmpo", "rloo", "reinforce-pp", "remax", "opo", "gpg", "maxrl",
+    "cpgd", "composed",
+)  # fmt: skip
+
+WORKFLOWS: Mapping[str, Workflow] = {
+    "sft": sft,
+    **dict.fromkeys(_GROUPS, policy_gradient),
+    **dict.fromkeys(_CRITIC, actor_critic),
+}
+"""The built-in workflows by the type of the algorithm that implies them."""

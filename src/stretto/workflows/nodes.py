@@ -4,16 +4,31 @@ Nodes hold no formula: advantages and aggregation live in ``stretto.algorithms``
 """
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
-from stretto.algorithms.advantages import gae_credit, group_credit
+from stretto.algorithms.advantages import KlInReward, gae_credit, group_credit
 from stretto.algorithms.aggregation import aggregation_weights
-from stretto.config.algorithms import Aggregation, KlKind
-from stretto.errors import DataError
+from stretto.algorithms.off_policy import Correction
+from stretto.algorithms.off_policy import correct as correct_off_policy
+from stretto.algorithms.shaping import overlong_charge
+from stretto.config.algorithms import (
+    AdaptiveKl,
+    Advantages,
+    Aggregation,
+    ClipLoss,
+    CorrectionConfig,
+    GaeConfig,
+    GroupAdvantages,
+    LossTerms,
+    PolicyLoss,
+    ProximalKind,
+    RewardKl,
+    UpdateSettings,
+)
+from stretto.errors import ConfigError, DataError
 from stretto.graph import Node, node
-from stretto.roles import Completion, Environment, Generate, Judge, Score, Tokenize, Train
+from stretto.roles import Completion, Environment, Generate, Judge, Memory, Score, Tokenize, Train
 from stretto.types import (
     Batch,
     Column,
@@ -29,14 +44,25 @@ from stretto.types import (
     merge_metrics,
 )
 from stretto.workflows.turns import play_attempts
+from stretto.workflows.updates import (
+    Objective,
+    current_coef,
+    each_part,
+    old_logprobs,
+    run_updates,
+    steer,
+    weights_of,
+)
 
 __all__ = [
     "NODES",
+    "advantages",
+    "charge_overlong",
     "collect",
+    "correct",
     "demonstrate",
     "fit_values",
     "gae",
-    "group_relative",
     "imitate",
     "logprobs",
     "report",
@@ -49,11 +75,17 @@ __all__ = [
 
 @node
 async def rollout(
-    prompt: Prompt, generate: Generate, tokens: Tokenize, environment: Environment, *, n: int = 8
+    prompt: Prompt, generate: Generate, tokens: Tokenize, environment: Environment, *, n: int = 8, greedy: bool = False
 ) -> Group:
     """``n`` attempts at the prompt, with the log-probs and versions they were sampled with: of one turn each, or of as
-    many as the recipe's environment goes on for."""
+    many as the recipe's environment goes on for.
+
+    ``greedy``: one more, of the most likely tokens, with ``info["greedy"]``; it is a baseline, and nothing is trained
+    on it.
+    """
     if environment.budget is not None:
+        if greedy:
+            raise ConfigError("a greedy attempt is of one turn, and the recipe has an environment. Leave one out.")
         played = await play_attempts(prompt, generate, tokens, environment, n)
         return Group(draw=generate.draw, prompt=prompt, trajectories=played)
     attempts: dict[int, Trajectory] = {}
@@ -61,7 +93,13 @@ async def rollout(
         key = Key(generate.draw, completion.index, model=generate.model)
         attempts[completion.index] = _attempt(prompt, completion, key, generate.temperature, tokens)
     assert sorted(attempts) == list(range(n)), (sorted(attempts), n)
-    return Group(draw=generate.draw, prompt=prompt, trajectories=tuple(attempts[i] for i in range(n)))
+    if greedy:
+        async for completion in generate.complete(prompt.token_ids, samples=[n], greedy=True):
+            key = Key(generate.draw, n, model=generate.model)
+            made = _attempt(prompt, completion, key, 1.0, tokens)
+            attempts[n] = replace(made, info={**made.info, "greedy": True})
+    trajectories = tuple(attempts[i] for i in sorted(attempts))
+    return Group(draw=generate.draw, prompt=prompt, trajectories=trajectories)
 
 
 @node
@@ -98,6 +136,18 @@ async def score(group: Group, judge: Judge) -> Group:
 
 
 @node
+async def charge_overlong(group: Group, *, max_tokens: int, buffer: int, penalty: float = 1.0) -> Group:
+    """The group with a charge on attempts whose length comes within ``buffer`` tokens of ``max_tokens``: linear, up to
+    ``penalty`` at ``max_tokens`` and beyond (DAPO's soft overlong punishment, arXiv:2503.14476, eq. 13)."""
+    charged: list[Trajectory] = []
+    for t in group.trajectories:
+        charge = overlong_charge(t.num_written, max_tokens=max_tokens, buffer=buffer, penalty=penalty)
+        reward = None if t.reward is None else t.reward - charge
+        charged.append(replace(t, rewards={**t.rewards, "overlong": -charge}, reward=reward))
+    return replace(group, trajectories=tuple(charged))
+
+
+@node
 def collect(groups: tuple[Group, ...]) -> Batch:
     """The boundary between the two worlds: the groups of one step become its Batch."""
     return Batch(groups=groups)
@@ -119,25 +169,44 @@ def values(batch: Batch, model: Score) -> Column:
 
 
 @node
-def group_relative(batch: Batch, *, scale: Literal["group_std", "none"] = "group_std", epsilon: float = 1e-6) -> Credit:
-    """Advantages relative to the siblings of a group (GRPO)."""
-    return group_credit(batch, scale=scale, epsilon=epsilon)
+def advantages(
+    batch: Batch,
+    memory: Memory,
+    ref: Column | None = None,
+    *,
+    estimator: Advantages = GroupAdvantages(),
+    kl: RewardKl = RewardKl(),
+) -> Credit:
+    """Advantages of rewards without a critic, by default relative to the siblings of a group (GRPO); with ``ref``, a KL
+    penalty lessens the reward."""
+    coef = current_coef(memory, kl.coef, kl.adaptive)
+    credit = group_credit(batch, estimator, ref=ref, kl=KlInReward(coef=coef, kind=kl.kind))
+    return replace(credit, metrics=steer(memory, coef, kl.adaptive, credit.metrics, "credit/kl", batch))
 
 
 @node
 def gae(
     batch: Batch,
     value: Column,
+    memory: Memory,
     ref: Column | None = None,
     *,
-    gamma: float = 1.0,
-    lam: float = 0.95,
-    whiten: bool = True,
-    kl_coef: float = 0.0,
-    kl_kind: KlKind = "k1",
+    estimator: GaeConfig = GaeConfig(),
+    kl: RewardKl = RewardKl(),
 ) -> Credit:
-    """Generalised advantages and returns from the critic's values; a KL penalty against ``ref`` lessens the reward."""
-    return gae_credit(batch, value, ref, gamma=gamma, lam=lam, whitened=whiten, kl_coef=kl_coef, kl_kind=kl_kind)
+    """Generalised advantages and returns from the critic's values; with ``ref``, a KL penalty lessens the reward."""
+    coef = current_coef(memory, kl.coef, kl.adaptive)
+    credit = gae_credit(batch, value, estimator, ref=ref, kl=KlInReward(coef=coef, kind=kl.kind))
+    return replace(credit, metrics=steer(memory, coef, kl.adaptive, credit.metrics, "credit/kl", batch))
+
+
+@node
+def correct(batch: Batch, trainer: Column, credit: Credit, *, settings: CorrectionConfig) -> Correction:
+    """Off-policy correction: what the loss of each token is multiplied by, and which tokens it leaves out.
+
+    ``trainer``: the policy's log-probs before the update, which are held against the sampler's.
+    """
+    return correct_off_policy(batch, trainer, settings, advantages=credit.advantages)
 
 
 @node
@@ -145,36 +214,42 @@ def update_policy(
     batch: Batch,
     credit: Credit,
     model: Train,
+    memory: Memory,
     ref: Column | None = None,
-    old: Column | None = None,
+    recomputed: Column | None = None,
+    correction: Correction | None = None,
     *,
-    proximal: Literal["detach", "sampler"] = "detach",
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    kl_coef: float = 0.0,
-    kl_kind: KlKind = "k3",
-    entropy_coef: float = 0.0,
-    aggregate: Aggregation = "token_mean",
+    loss: PolicyLoss = ClipLoss(),
+    terms: LossTerms = LossTerms(),
+    adaptive: AdaptiveKl | None = None,
+    proximal: ProximalKind = "detach",
+    proximal_alpha: float | None = None,
+    updates: UpdateSettings = UpdateSettings(),
+    start: int = 0,
+    right_from: float = 1.0,
 ) -> UpdateReport:
-    """One update of the policy by the clipped surrogate; with ``ref``, a KL term in the loss.
+    """The updates of the policy in a step, by ``loss``; with ``ref``, a KL term in it.
 
-    The ratio's old log-probs are the column ``old`` if it is given, else by ``proximal``: the sampler's, which corrects
-    for rollouts that are a step behind, or the current ones without gradient.
+    ``proximal``: the old log-probs of the ratio are the sampler's, which corrects for rollouts that lag; ``recomputed``
+    ones, of the policy before the step; between both; or (detach) the current ones without gradient. In the first
+    ``start`` steps the policy stays as it is. ``right_from``: the least reward of attempts that ``terms.nll_coef`` has
+    imitated.
     """
-    if old is None and proximal == "sampler":
-        sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])
-        old = Column.per_token("old_logprobs", batch, sampled)
-    columns = [credit.advantages, aggregation_weights(batch, aggregate)]
-    columns += [column for column in (ref, old) if column is not None]
-    settings = {
-        "clip_low": clip_low,
-        "clip_high": clip_high,
-        "kl_coef": kl_coef,
-        "kl_kind": kl_kind,
-        "entropy_coef": entropy_coef,
-    }
-    update = model.learn(batch, tuple(columns), LossRef(use="clip", settings=settings))
-    return replace(update, metrics=merge_metrics((update.metrics, credit.metrics)))
+    if model.step < start:
+        return UpdateReport(model=model.model, metrics={**credit.metrics, "frozen": Metric("mean", 1.0)})
+    coef = current_coef(memory, terms.kl_coef, adaptive)
+    old = old_logprobs(batch, proximal, recomputed, alpha=proximal_alpha, step=model.step)
+    objective = Objective(
+        loss=loss,
+        terms=terms.model_copy(update={"kl_coef": coef}),
+        columns=tuple(column for column in (credit.advantages, ref, old) if column is not None),
+        correction=correction,
+        right_from=right_from if terms.nll_coef else None,
+    )
+    report = run_updates(model, batch, objective, updates)
+    extra = {} if correction is None else correction.metrics
+    metrics = merge_metrics((report.metrics, credit.metrics, extra))
+    return replace(report, metrics=steer(memory, coef, adaptive, metrics, "ref_kl", batch))
 
 
 @node(on="critic")
@@ -184,16 +259,17 @@ def fit_values(
     value: Column,
     model: Train,
     *,
-    value_clip: float = 0.2,
-    aggregate: Aggregation = "token_mean",
+    value_clip: float | None = 0.2,
+    updates: UpdateSettings = UpdateSettings(),
 ) -> UpdateReport:
-    """One update of the critic towards the returns, each value clipped around the one it was judged by."""
+    """The updates of the critic in a step, towards the returns, each value clipped around the one it was judged by."""
     if credit.returns is None:
         raise DataError(
             "fit_values was given a credit without returns, so there is nothing to fit. Make the credit with gae(...)."
         )
-    columns = (credit.returns, value, aggregation_weights(batch, aggregate))
-    return model.learn(batch, columns, LossRef(use="value_clip", settings={"value_clip": value_clip}))
+    columns = (credit.returns, value)
+    ref = LossRef(use="value_clip", settings={"value_clip": value_clip})
+    return each_part(model, batch, updates, lambda part, _: ((*columns, weights_of(part, updates)), ref))
 
 
 @node
@@ -246,11 +322,13 @@ NODES: dict[str, Node] = {
         rollout,
         demonstrate,
         score,
+        charge_overlong,
         collect,
         logprobs,
         values,
-        group_relative,
+        advantages,
         gae,
+        correct,
         update_policy,
         fit_values,
         imitate,

@@ -117,7 +117,7 @@ def test_remax_takes_the_greedy_attempt_as_baseline(batch_of):
         group_credit(batch, RemaxAdvantages())
 
 
-def test_a_kl_penalty_needs_rewards_of_tokens_and_a_reference(batch_of):
+def test_a_kl_penalty_is_of_tokens_or_of_the_attempt_and_needs_a_reference(batch_of):
     batch = batch_of([[0, 1, 1]], [1.0])
     ref = Column.per_token("ref_logprobs", batch, np.array([7.0, -1.0, -2.0]))
     kl = KlInReward(coef=0.1)
@@ -125,8 +125,20 @@ def test_a_kl_penalty_needs_rewards_of_tokens_and_a_reference(batch_of):
     assert whitened.metrics["credit/kl"].value == pytest.approx(1.5)
     # Returns are 1 - 0.1 - 0.2 and 1 - 0.2, whatever the reference says of the token that was read.
     np.testing.assert_allclose(whitened.advantages.values, [0, -np.sqrt(0.5), np.sqrt(0.5)], rtol=1e-4)
-    with pytest.raises(ConfigError, match=r"kl_coef=0.1 .*'rloo' has one reward for all tokens"):
-        group_credit(batch, RlooAdvantages(), ref=ref, kl=kl)
+    pair = batch_of([[0, 1, 1], [0, 1, 1]], [1.0, 0.0], [3, 3])
+    both = Column.per_token("ref_logprobs", pair, np.array([7.0, -1.0, -2.0, np.nan, -0.5, 0.0]))
+    left = group_credit(pair, RlooAdvantages(), ref=both, kl=kl)
+    # Rewards are 1 - 0.1 (1 + 2) and 0 - 0.1 0.5.
+    np.testing.assert_allclose(left.advantages.values, [0, 0.75, 0.75, 0, -0.75, -0.75])
+    assert left.metrics["credit/kl"].value == pytest.approx(3.5 / 4)
+    silent = batch_of([[0, 1, 1], [0, 0, 0]], [0.5, 1.0], [3, 3])  # one that wrote nothing keeps its reward
+    none = Column.per_token("ref_logprobs", silent, np.zeros(6))
+    np.testing.assert_allclose(
+        group_credit(silent, RlooAdvantages(), ref=none, kl=kl).advantages.values[:3], [0, -0.5, -0.5]
+    )
+    named = batch_of([[1]], [1.0])
+    with pytest.raises(ConfigError, match=r"kl_coef=0.1 .*gdpo has several"):
+        group_credit(named, GdpoAdvantages(), ref=Column.per_token("ref_logprobs", named, np.zeros(1)), kl=kl)
     with pytest.raises(ConfigError, match=r"kl_coef=0.1 .*no reference log-probs.*set kl_coef=0"):
         gae_credit(batch, ref, kl=kl)
 

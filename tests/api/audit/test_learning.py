@@ -17,7 +17,7 @@ from stretto.runtime.build import Given
 OWN = """
 from stretto import workflow
 from stretto.types import Prompt, StepReport
-from stretto.workflows.nodes import collect, group_relative, report, rollout, score, update_policy
+from stretto.workflows.nodes import collect, advantages, report, rollout, score, update_policy
 
 
 @workflow
@@ -25,7 +25,7 @@ def own(prompt: Prompt, *, n: int = 3) -> StepReport:
     group = rollout(prompt, n=n)
     scored = score(group)
     batch = collect(scored)
-    credit = group_relative(batch)
+    credit = advantages(batch)
     learn = update_policy(batch, credit=credit)
     return report(learn)
 """
@@ -143,9 +143,9 @@ def test_the_real_model_samples_what_the_first_step_would(recipe_of, questions):
 def test_a_number_of_samples_that_the_workflow_refuses(recipe_of, questions, tmp_path):
     graph = tmp_path / "flow.yaml"
     from stretto.graph import dump_yaml
-    from stretto.workflows.builtin import grpo
+    from stretto.workflows.builtin import WORKFLOWS
 
-    graph.write_text(dump_yaml(grpo.graph(n=3)))
+    graph.write_text(dump_yaml(WORKFLOWS["grpo"].graph(n=3)))
     recipe = recipe_of(("reward.workers=0",), workflow=str(graph), sampling={"max_tokens": 8})
     with pytest.raises(ConfigError, match=r"sampling.n"):
         run(recipe, questions, samples=2)

@@ -4,7 +4,7 @@ Shapes: B rows of the batch, A attempts (one row each but for those of several p
 attempts of one draw by one Model, whatever their prompts say; the parts of an attempt share its reward and advantage.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -132,22 +132,19 @@ def group_credit(
 ) -> Credit:
     """Advantages of a batch by an estimator that needs no critic; without a difference in a group they are 0.
 
-    ``ref`` (the reference's log-probs) and ``kl`` take a KL penalty from the reward of each token, for the estimators
-    of token rewards: reinforce_pp and remax. With remax, one attempt of each group was sampled greedily, which its
-    ``info["greedy"]`` says: its reward is the baseline of its siblings and its own advantage is 0.
+    ``ref`` (the reference's log-probs) and ``kl`` take a KL penalty from the reward: of each token with reinforce_pp
+    and remax, of the attempt as a whole (the sum over its tokens) with the others. With remax, one attempt of each
+    group was sampled greedily, which its ``info["greedy"]`` says: its reward is the baseline of its siblings and its
+    own advantage is 0.
 
     Metrics: the shares of groups without a difference and of groups of one, and the standard deviation of rewards in a
     group.
     """
     attempts = Attempts.of(batch)
     if not isinstance(estimator, ReinforcePpAdvantages | RemaxAdvantages):
-        if kl.coef:
-            raise ConfigError(
-                f"kl_coef={kl.coef} asks for a KL penalty in the reward of every token, and {estimator.type!r} has one "
-                "reward for all tokens of a trajectory. Put the KL term in the loss, or choose reinforce_pp, remax or "
-                "gae."
-            )
-        advantages, metrics = _by_attempt(attempts, estimator)
+        penalised, measured = _less_penalty(attempts, estimator, ref, kl)
+        advantages, metrics = _by_attempt(penalised, estimator)
+        metrics |= measured
     else:
         rewards, metrics = _token_rewards(attempts, ref, kl)
         if isinstance(estimator, ReinforcePpAdvantages):
@@ -193,6 +190,22 @@ def gae_credit(
         returns=Column.per_token("returns", batch, returns),
         metrics=metrics,
     )
+
+
+def _less_penalty(
+    attempts: Attempts, estimator: Advantages, ref: Column | None, kl: KlInReward
+) -> tuple[Attempts, dict[str, Metric]]:
+    """The attempts with the KL penalty of their tokens taken from their rewards, and what it was."""
+    if not kl.coef:
+        return attempts, {}
+    if isinstance(estimator, GdpoAdvantages):
+        raise ConfigError(
+            f"kl_coef={kl.coef} asks for a KL penalty in the reward, and gdpo has several. Put the KL term in the loss."
+        )
+    estimate, metrics = _kl_of_tokens(attempts.batch, ref, kl)
+    of_token = np.repeat(attempts.batch.attempts, np.diff(attempts.batch.offsets))
+    kl_A = np.bincount(of_token, weights=estimate, minlength=len(attempts.last_A))
+    return replace(attempts, rewards_A=attempts.rewards_A - kl.coef * kl_A), metrics
 
 
 def _by_attempt(
@@ -252,6 +265,13 @@ def _token_rewards(attempts: Attempts, ref: Column | None, kl: KlInReward) -> tu
         nothing = np.zeros(batch.num_tokens)
         rewards = rewards_with_kl(attempts.rewards_A, nothing, batch.mask, attempts.offsets, kl_coef=0.0, clip=kl.clip)
         return rewards, {}
+    estimate, metrics = _kl_of_tokens(batch, ref, kl)
+    rewards = rewards_with_kl(attempts.rewards_A, estimate, batch.mask, attempts.offsets, kl_coef=kl.coef, clip=kl.clip)
+    return rewards, metrics
+
+
+def _kl_of_tokens(batch: Batch, ref: Column | None, kl: KlInReward) -> tuple[Doubles, dict[str, Metric]]:
+    """The estimate of each token [N], 0 where the policy did not write, and its mean."""
     if ref is None:
         raise ConfigError(
             f"kl_coef={kl.coef} asks for a KL penalty in the reward, and no reference log-probs came. "
@@ -259,8 +279,7 @@ def _token_rewards(attempts: Attempts, ref: Column | None, kl: KlInReward) -> tu
         )
     sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])
     estimate = np.where(batch.mask != 0, kl_estimate(sampled, ref.values, kl.kind), 0.0)
-    rewards = rewards_with_kl(attempts.rewards_A, estimate, batch.mask, attempts.offsets, kl_coef=kl.coef, clip=kl.clip)
-    return rewards, {"credit/kl": Metric("mean", float(estimate.sum()), batch.num_written)}
+    return estimate, {"credit/kl": Metric("mean", float(estimate.sum()), batch.num_written)}
 
 
 def _remax(attempts: Attempts, rewards: Doubles) -> tuple[Doubles, dict[str, Metric]]:

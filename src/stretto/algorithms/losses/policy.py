@@ -1,9 +1,10 @@
 """What every policy loss has in common. A file of losses gives the loss of each token; ``policy_loss`` makes of it
 
-    sum over tokens of weight * (correction * loss + kl_coef * KL - entropy_coef * entropy)
+    sum over tokens of weight * (correction * loss + kl_coef * KL - entropy_coef * entropy) - nll_coef * imitate * logp
 
-and the metrics that every policy has. ``correction`` is the column of that name: weights of an off-policy correction,
-without gradient; left out, 1. Tokens of weight 0 are left out of everything but the gap to the sampler.
+and the metrics that every policy has. The columns ``correction``, weights of an off-policy correction without gradient,
+and ``imitate``, weights of tokens to be imitated, are read if they are there. Tokens of weight 0 are left out of
+everything but the gap to the sampler.
 """
 
 import functools
@@ -77,6 +78,7 @@ def _with_terms(
     kl_clamp_in: float | None = None,
     kl_clamp_out: float | None = None,
     entropy_coef: float = 0.0,
+    nll_coef: float = 0.0,
 ) -> LossOutput:
     """``kept`` are the tokens that are trained on, and ``losses`` theirs."""
     metrics = {**policy_metrics(tokens), **losses.metrics}
@@ -98,4 +100,9 @@ def _with_terms(
     if entropy_coef and kept.entropy_N is not None:
         loss_N = loss_N - entropy_coef * kept.entropy_N
     total = kept.weighted_sum(loss_N)
+    if nll_coef:
+        # Its own denominators: those of the tokens that are imitated, over the whole update.
+        nll = -(kept.column("imitate") * kept.policy_logprobs()).sum()
+        metrics["nll"] = total_of(nll)
+        total = total + nll_coef * nll
     return LossOutput(total=total, metrics={**metrics, "loss": total_of(total)})

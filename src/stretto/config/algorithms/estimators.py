@@ -3,7 +3,6 @@
 ``Advantages`` is the choice among those that need no critic; ``GaeConfig`` is the critic's.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
@@ -166,7 +165,7 @@ class GdpoAdvantages(Section):
 
     type: Literal["gdpo"] = "gdpo"
     """Which estimator."""
-    weights: Mapping[str, float] = Field(default_factory=dict[str, float])
+    weights: dict[str, float] = Field(default_factory=dict[str, float])
     """The weight of each named reward; those not named here have no part. Empty: all of them, with weight 1."""
     leave_one_out: bool = False
     """Whether mean and standard deviation are those of the other siblings."""

@@ -59,6 +59,8 @@ class LossTerms(Section):
     """The KL estimate of a token is held within this; null leaves it."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
+    nll_coef: float = Field(default=0.0, ge=0)
+    """Weight of the mean negative log-likelihood of right attempts (VAPO, arXiv:2504.05118, section 4.3)."""
 
 
 class ClipLoss(Section):

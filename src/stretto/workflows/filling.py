@@ -1,0 +1,58 @@
+"""From a recipe to the settings of its algorithm's workflow. Pure."""
+
+from stretto.config.algorithms import (
+    DapoConfig,
+    GaeConfig,
+    PolicyGradient,
+    PpoConfig,
+    ProximalKind,
+    RatioFields,
+    SftConfig,
+    UpdateFields,
+    VapoConfig,
+)
+from stretto.config.recipe import Recipe
+
+__all__ = ["proximal_of", "settings_of"]
+
+
+def proximal_of(recipe: Recipe) -> ProximalKind:
+    """Where the old log-probs of the ratio come from, with ``auto`` resolved."""
+    algorithm = recipe.algorithm
+    if not isinstance(algorithm, RatioFields):
+        return "detach"
+    if algorithm.proximal != "auto":
+        return algorithm.proximal
+    if recipe.schedule.max_staleness:
+        return "sampler"
+    return "recompute" if isinstance(algorithm, UpdateFields) and algorithm.num_updates > 1 else "detach"
+
+
+def settings_of(recipe: Recipe) -> dict[str, object]:
+    """The keyword arguments with which the workflow of the recipe's algorithm is traced."""
+    algorithm, sampling = recipe.algorithm, recipe.sampling
+    if isinstance(algorithm, SftConfig):
+        return {"aggregate": algorithm.aggregate}
+    assert isinstance(algorithm, PolicyGradient), algorithm.type
+    assert isinstance(algorithm, UpdateFields), algorithm.type
+    settings: dict[str, object] = {
+        "n": sampling.n,
+        "estimator": algorithm.estimator,
+        "penalty": algorithm.penalty,
+        "loss": algorithm.loss,
+        "terms": algorithm.terms,
+        "correction": algorithm.correction,
+        "proximal": proximal_of(recipe),
+        "proximal_alpha": algorithm.proximal_alpha if isinstance(algorithm, RatioFields) else None,
+        "updates": algorithm.updates(sampling.max_tokens),
+    }
+    if isinstance(algorithm.estimator, GaeConfig):
+        assert isinstance(algorithm, PpoConfig | VapoConfig)
+        return {**settings, "value_clip": algorithm.value_clip, "critic_warmup": algorithm.critic_warmup}
+    settings["adaptive"] = algorithm.loss_kl
+    settings["greedy"] = algorithm.type == "remax"
+    if isinstance(algorithm, DapoConfig) and algorithm.overlong_penalty:
+        settings["max_tokens"] = sampling.max_tokens
+        settings["overlong_buffer"] = algorithm.buffer(sampling.max_tokens)
+        settings["overlong_penalty"] = algorithm.overlong_penalty
+    return settings
