@@ -1,5 +1,7 @@
 """Graphs and plans of recipes, without a device."""
 
+from stretto.config.algorithms import ALGORITHMS
+from stretto.config.load import recipe_from_mapping
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError
 from stretto.graph import Graph
@@ -9,7 +11,8 @@ __all__ = ["graph_of"]
 
 
 def graph_of(what: Recipe | str, phase: str = "main") -> Graph:
-    """The graph of a phase of a recipe (``main`` or ``warmup``), or of a workflow by name, file or ``module:function``.
+    """The graph of a phase of a recipe (``main`` or ``warmup``), of an algorithm at its vetted settings, or of a workflow
+    by file or ``module:function``.
 
     Raises ConfigError for the warm-up of what has none.
     """
@@ -21,5 +24,7 @@ def graph_of(what: Recipe | str, phase: str = "main") -> Graph:
         return warmup_graph(what.warmup)
     if phase != "main":
         raise ConfigError(f"{what} is a workflow, which has no phases. Leave --phase out, or give a recipe.")
+    if what in ALGORITHMS:
+        return main_graph(recipe_from_mapping({"steps": 1, "algorithm": {"type": what}}))
     found = find_workflow(what)
     return found if isinstance(found, Graph) else found.graph()
