@@ -244,7 +244,7 @@ class _Train:
         return UpdateReport(model=self.model, metrics=merge_metrics((metrics, report.metrics)), skipped=report.skipped)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Memory:
     kept: dict[str, Json]
     node: str

@@ -138,12 +138,16 @@ async def score(group: Group, judge: Judge) -> Group:
 @node
 async def charge_overlong(group: Group, *, max_tokens: int, buffer: int, penalty: float = 1.0) -> Group:
     """The group with a charge on attempts whose length comes within ``buffer`` tokens of ``max_tokens``: linear, up to
-    ``penalty`` at ``max_tokens`` and beyond (DAPO's soft overlong punishment, arXiv:2503.14476, eq. 13)."""
+    ``penalty`` at ``max_tokens`` and beyond (DAPO's soft overlong punishment, arXiv:2503.14476, eq. 13).
+
+    The reward before is ``info["uncharged"]``: dynamic sampling asks whether answers differ, not lengths.
+    """
     charged: list[Trajectory] = []
     for t in group.trajectories:
         charge = overlong_charge(t.num_written, max_tokens=max_tokens, buffer=buffer, penalty=penalty)
         reward = None if t.reward is None else t.reward - charge
-        charged.append(replace(t, rewards={**t.rewards, "overlong": -charge}, reward=reward))
+        info = {**t.info, "uncharged": t.reward}
+        charged.append(replace(t, rewards={**t.rewards, "overlong": -charge}, reward=reward, info=info))
     return replace(group, trajectories=tuple(charged))
 
 
