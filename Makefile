@@ -8,7 +8,8 @@ STAMP := $(VENV)/.stretto-installed
 # Threads are set where they are used; this keeps libraries in test processes from spinning on each other's cores.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup quickstart seeds test test-all lint reference docs docs-serve bench-driver bench-step bench-estimators bench-trl clean
+.PHONY: help setup quickstart seeds test test-all lint reference docs docs-serve bench-driver bench-step bench-estimators bench-algorithms \
+	bench-trl clean
 
 help:
 	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
@@ -22,6 +23,7 @@ help:
 	@echo "make bench-driver  CPU time of the driver's loop without a model"
 	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm: the larger model)"
 	@echo "make bench-estimators  seconds that advantages take for 100,000 sequences, beside loops"
+	@echo "make bench-algorithms  what every algorithm learns with equal samples, beside TRL (half an hour and more)"
 	@echo "make bench-step    where the CPU time of a quickstart step goes"
 
 setup: $(STAMP)
@@ -84,3 +86,6 @@ bench-trl: setup $(TRL)/.installed
 
 clean:
 	rm -rf $(VENV) $(TRL) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+
+bench-algorithms: setup $(TRL)/.installed
+	TRL_PYTHON=$(TRL)/bin/python $(BIN)/python benchmarks/algorithms/bench.py

@@ -25,10 +25,13 @@ from typing import Any
 from stretto.api.runs import evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from picture import draw
+
 from table import RESULTS, print_table, write_result
 from warmed import warmed_model
 
 HERE = Path(__file__).parent
+PICTURE = HERE.parents[1] / "docs" / "pictures" / "algorithms.png"
 TRL_PYTHON = os.environ.get("TRL_PYTHON", ".venv-trl/bin/python")
 SEEDS = (0, 1, 2)
 STEPS, EVERY, LR = 150, 25, 6e-5
@@ -134,6 +137,7 @@ def main() -> None:
     rows = [summary(name, curves) for name, curves in by_name.items()]
     print_table(f"Greedy held-out accuracy in % after {BUDGET:,} samples, from {100 * begin:.1f}", rows)
     write_result("algorithms", {"begin": begin, "budget": BUDGET, "rows": rows, "curves": by_name})
+    draw(by_name, begin, BUDGET, PICTURE)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 from catalogue_pages import errors_page, graph_pictures, nodes_page, recipes_page, rewards_page
 from command_pages import commands_page
 from example_page import examples_page
+from learning_page import learning_page
 from pictures import concept_pictures
 from python_pages import algorithms_page, python_page
 from speed_page import speed_page
@@ -23,6 +24,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": reference_markdown,
     "examples.md": examples_page,
     "speed.md": speed_page,
+    "learning.md": learning_page,
     "reference/commands.md": commands_page,
     "reference/python.md": python_page,
     "reference/algorithms.md": algorithms_page,

@@ -11,8 +11,8 @@ __all__ = ["graph_of"]
 
 
 def graph_of(what: Recipe | str, phase: str = "main") -> Graph:
-    """The graph of a phase of a recipe (``main`` or ``warmup``), of an algorithm at its vetted settings, or of a workflow
-    by file or ``module:function``.
+    """The graph of a phase of a recipe (``main`` or ``warmup``), of an algorithm at its vetted settings, or of a
+    workflow by its file or ``module:function``.
 
     Raises ConfigError for the warm-up of what has none.
     """

@@ -1,0 +1,54 @@
+"""The page of learning curves, from the file that ``make bench-algorithms`` leaves in ``benchmarks/results``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["learning_page"]
+
+RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "algorithms.json"
+
+HEAD = """# Algorithms side by side
+
+What each algorithm learns from the same start, on the same problems, with equal samples. `make bench-algorithms` writes
+the figures; this page is made from them.
+
+"""
+
+NONE = "No result has been recorded here yet; the command prints the table and writes the file.\n"
+
+
+def learning_page() -> str:
+    """The page."""
+    if not RESULT.exists():
+        return HEAD + NONE
+    record = json.loads(RESULT.read_text(encoding="utf-8"))
+    result = record["result"]
+    text = HEAD + (
+        f"The policy is the quickstart's after its warm-up: {100 * result['begin']:.1f} % of the held-out problems are "
+        f"right. Each training takes {result['budget']:,} samples (16 prompts x 8 attempts a step; what dynamic "
+        "sampling drops and ReMax's greedy attempts count), AdamW at one learning rate, the algorithm's vetted settings, "
+        "seeds 0, 1 and 2. All are judged by one evaluator: greedy answers to 2,000 problems that none was trained on. TRL's "
+        "GRPO and RLOO are the reference, on the same data.\n\n"
+        "![Held-out accuracy against samples, a panel for each algorithm](pictures/algorithms.png)\n\n"
+        "Each panel: mean over seeds and the range; dashed is TRL's GRPO.\n\n"
+    )
+    return text + _table(result["rows"]) + f"\nOn {record['machine']}, one thread each.\n\n" + READING
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| | mean | lowest | highest | lowest on the way | critic explains |", "|---|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: -row["mean"]):
+        name = row["algorithm"]
+        shown = f"TRL {name.removeprefix('trl-')}" if name.startswith("trl-") else f"`{name}`"
+        explains = f"{row['critic explains']:.2f}" if row["critic explains"] != "" else ""
+        figures = [f"{row[key]:.1f} %" for key in ("mean", "lowest", "highest", "worst on the way")]
+        lines.append(f"| {shown} | {' | '.join(figures)} | {explains} |")
+    return "\n".join(lines) + "\n"
+
+
+READING = """\
+One seed's accuracy is sure to about a point (2,000 problems), and seeds differ by two or three; so neighbours in this
+table are level. "Lowest on the way" is the worst evaluation of any seed, the start included: a collapse would show
+there. "Critic explains" is the share of the returns' variance that its values explain, over the last ten steps.
+"""
