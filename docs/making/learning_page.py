@@ -26,10 +26,10 @@ def learning_page() -> str:
     result = record["result"]
     text = HEAD + (
         f"The policy is the quickstart's after its warm-up: {100 * result['begin']:.1f} % of the held-out problems are "
-        f"right. Each training takes {result['budget']:,} samples (16 prompts x 8 attempts a step; what dynamic "
-        "sampling drops and ReMax's greedy attempts count), AdamW at one learning rate, the algorithm's vetted settings, "
-        "seeds 0, 1 and 2. All are judged by one evaluator: greedy answers to 2,000 problems that none was trained on. TRL's "
-        "GRPO and RLOO are the reference, on the same data.\n\n"
+        f"right. Each training takes {result['budget']:,} samples, 16 prompts x 8 attempts a step (what dynamic "
+        "sampling drops and ReMax's greedy attempts count), AdamW at one learning rate, the algorithm's vetted "
+        "settings, seeds 0, 1 and 2. All are judged by one evaluator: greedy answers to 2,000 problems that none was "
+        "trained on. TRL's GRPO and RLOO are the reference, on the same data.\n\n"
         "![Held-out accuracy against samples, a panel for each algorithm](pictures/algorithms.png)\n\n"
         "Each panel: mean over seeds and the range; dashed is TRL's GRPO.\n\n"
     )
