@@ -151,6 +151,10 @@ def test_what_a_loop_gives_is_checked_where_it_comes_in():
             (lambda: s.train([group, group]), "came twice"),
             (lambda: s.update(batch, loss="sft", lr=float("nan")), "lr=nan"),
             (lambda: s.update(batch, loss="sft", aggregate="mean"), "aggregate='mean'"),
+            (
+                lambda: s.update(batch, loss="sft", aggregate="token_sum_norm"),
+                "divides by a constant, and norm is not set",
+            ),
             (lambda: s.score(batch, "logprob"), "Did you mean 'logprobs'"),
             (lambda: s.evaluate(0), "limit=0"),
         ]

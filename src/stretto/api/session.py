@@ -166,20 +166,21 @@ class Session:
         model: str = "policy",
         lr: float | None = None,
         aggregate: Aggregation = "token_mean",
+        norm: float | None = None,
         **settings: Setting,
     ) -> UpdateReport:
         """One optimizer update of ``loss`` over ``batch``.
 
         ``loss``: a built-in name (``clip``, ``sft``, ``value_clip``, ...), ``module:function``, or a function
         ``(tokens, **settings)`` that returns a LossOutput or a scalar tensor; see ``stretto.algorithms.losses``.
-        ``columns`` are per token and come to the loss by name; ``weights`` is added by ``aggregate`` if it is not among
-        them. ``lr`` left out is the recipe's at this version.
+        ``columns`` are per token and come to the loss by name; ``weights`` is added by ``aggregate`` (and ``norm``, where
+        that divides by a constant) if it is not among them. ``lr`` left out is the recipe's at this version.
         """
         self._check_open()
         check_choice("aggregate", aggregate, get_args(Aggregation))
         check_groups(batch.groups)
         if all(column.name != "weights" for column in columns):
-            columns = (*columns, aggregation_weights(batch, aggregate))
+            columns = (*columns, aggregation_weights(batch, aggregate, norm=norm))
         ref = LossRef(use=loss, settings=settings) if isinstance(loss, str) else _by_function(loss, settings)
         rate = self._lr(model) if lr is None else check_rate(lr)
 
