@@ -173,8 +173,8 @@ class Session:
 
         ``loss``: a built-in name (``clip``, ``sft``, ``value_clip``, ...), ``module:function``, or a function
         ``(tokens, **settings)`` that returns a LossOutput or a scalar tensor; see ``stretto.algorithms.losses``.
-        ``columns`` are per token and come to the loss by name; ``weights`` is added by ``aggregate`` (and ``norm``, where
-        that divides by a constant) if it is not among them. ``lr`` left out is the recipe's at this version.
+        ``columns`` are per token and come to the loss by name; ``weights`` is added by ``aggregate`` (and ``norm``,
+        where that divides by a constant) if it is not among them. ``lr`` left out is the recipe's at this version.
         """
         self._check_open()
         check_choice("aggregate", aggregate, get_args(Aggregation))
