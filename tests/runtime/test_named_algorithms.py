@@ -48,6 +48,9 @@ def test_an_algorithm_says_what_it_is(name):
         ({"update_epochs": 2}, 1, "sampler", False),
         ({"proximal": "interpolate"}, 1, "interpolate", True),
         ({"correction": {"weights": "token"}}, 0, "detach", True),
+        ({"correction": {"weights": "token"}}, 1, "detach", True),
+        ({"correction": {"weights": "token"}, "minibatches": 2}, 1, "recompute", True),
+        ({"correction": {"reject": {"token": {}}}}, 1, "sampler", True),
     ],
 )
 def test_old_logprobs_follow_from_staleness_and_updates(name, settings, staleness, proximal, recomputed):
@@ -85,6 +88,7 @@ def test_what_an_algorithm_adds_is_in_its_graph():
     [
         ({"type": "opo", "minibatches": 2}, "opo has no probability ratio"),
         ({"type": "grpo", "proximal": "detach", "update_epochs": 2}, "proximal=detach makes every probability ratio 1"),
+        ({"type": "grpo", "proximal": "sampler", "correction": {"weights": "token"}}, "would count it twice"),
         ({"type": "grpo", "proximal_alpha": 0.5}, "read by proximal=interpolate only"),
         ({"type": "grpo", "kl_target": 6.0}, "kl_coef=0 leaves that out"),
         ({"type": "grpo", "reference_every": 5}, "read only with kl_coef"),

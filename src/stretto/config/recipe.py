@@ -140,6 +140,12 @@ class Recipe(Section):
                     f"and {what} would be wrong. Set algorithm.update_epochs=1, algorithm.minibatches=1 and "
                     "schedule.max_staleness=0 (or a correction), or algorithm.type=grpo."
                 )
+        elif algorithm.proximal == "sampler" and algorithm.weighs_by_ratio:
+            raise ValueError(
+                "algorithm.proximal=sampler has the ratio to the sampler in the loss, and algorithm.correction.weights="
+                f"{algorithm.correction.weights if algorithm.correction else 'none'} would count it twice. Set "
+                "algorithm.proximal=recompute, or correction.weights=none."
+            )
         elif algorithm.proximal == "detach" and several:
             raise ValueError(
                 f"algorithm.proximal=detach makes every probability ratio 1, and of {what} the later ones need it. "

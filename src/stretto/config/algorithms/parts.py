@@ -171,7 +171,7 @@ class RatioFields(Section):
     """Where the old log-probs of the ratio come from: ``detach`` (the current ones without gradient: on-policy, no clip
     acts), ``sampler`` (the engine's: corrects for stale rollouts), ``recompute`` (the trainer's, before the first
     update of the step), ``interpolate`` (between these two, see proximal_alpha), ``auto`` (sampler if max_staleness is
-    not 0, else recompute if the step has several updates, else detach)."""
+    not 0 and no correction weighs, else recompute if the step has several updates, else detach)."""
     proximal_alpha: float | None = Field(default=None, ge=0, le=1)
     """Share of the recomputed log-probs in interpolated ones; null: 1 - 1 / s for a token of staleness s."""
 
@@ -199,6 +199,11 @@ class UpdateFields(Section):
     """Optimizer updates that a pass is cut into, by groups."""
     correction: CorrectionConfig | None = None
     """Off-policy correction between batch and loss; null: none."""
+
+    @property
+    def weighs_by_ratio(self) -> bool:
+        """Whether the loss of a token is multiplied by a ratio to the sampler."""
+        return self.correction is not None and self.correction.weights != "none"
 
     @property
     def num_updates(self) -> int:
