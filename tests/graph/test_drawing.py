@@ -1,14 +1,18 @@
 """Drawings: what stands where, that lines meet, that text is escaped."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field
 
-from stretto.graph import draw_svg, draw_text, load_graph, node
+from stretto.graph import draw_svg, draw_text, load_graph, node, workflow
+from stretto.graph.settings import brief
 from stretto.graph.text import _band
-from stretto.types import Batch, Column, StepReport
+from stretto.types import Batch, Column, Group, Prompt, StepReport
+from stretto.workflows.nodes import rollout
 
 
 @node
@@ -82,6 +86,66 @@ def test_ppo_as_svg(kit, ppo):
     for i, (x, y, w, _) in enumerate(spans):
         for ox, oy, ow, _ in spans[i + 1 :]:
             assert y != oy or x + w < ox or ox + ow < x
+
+
+class Inner(BaseModel):
+    share: float = 0.5
+
+
+class Part(BaseModel):
+    type: str = "part"
+    word: str = "mean"
+    limit: float | None = 2.0
+    inner: Inner = Inner()
+    names: dict[str, float] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plain:
+    size: int = 1
+    flag: bool = False
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Part(), "part"),
+        (Part(word="none", limit=None), "part(word=none, limit=null)"),
+        (Part(inner=Inner(share=1), names={"a": 2}), "part(inner=(share=1.0), names={a: 2.0})"),
+        (Inner(), ""),
+        (Plain(flag=True), "(flag=true)"),
+        (Plain(), ""),
+        ((1, None, "two"), "[1, null, two]"),
+        (None, ""),
+        (0.25, "0.25"),
+    ],
+)
+def test_a_setting_is_shown_by_what_differs_from_its_defaults(value, shown):
+    assert brief(value) == shown
+
+
+@node
+def weigh(groups: tuple[Group, ...], *, part: Part = Part(), none: Inner = Inner(), n: int = 3) -> Batch: ...
+
+
+@node
+def tell(batch: Batch) -> StepReport: ...
+
+
+def test_settings_stand_in_the_table_and_on_the_boxes():
+    @workflow
+    def mine(prompt: Prompt) -> StepReport:
+        return tell(weigh(rollout(prompt), part=Part(word="none", names={"a-long-name": 1.5, "another-name": 2.5})))
+
+    graph = mine.graph()
+    shown = "part=part(word=none, names={a-long-name: 1.5, another-name: 2.5})"
+    (row,) = [line for line in draw_text(graph).splitlines() if line.strip().startswith("weigh ")]
+    assert row.rstrip().endswith(f"{shown[:59]}…, n=3") or row.rstrip().endswith(f"{shown}, n=3")
+    root = ET.fromstring(draw_svg(graph))
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert [t for t in texts if t.startswith("weigh · part=part(word=none") and t.endswith("…")]
+    titles = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert [t for t in titles if t.endswith(f"gives Batch\n{shown}\nn=3")]
 
 
 @pytest.mark.parametrize("wide", [1, 12])

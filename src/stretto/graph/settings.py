@@ -5,16 +5,18 @@ Checks are strict: ``"8"`` is no int and ``True`` is no number; an int is a floa
 
 import json
 import types
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from stretto.errors import GraphError
 from stretto.graph.annotations import type_name
 
-__all__ = ["checked", "from_json", "to_json"]
+__all__ = ["brief", "checked", "from_json", "to_json"]
 
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -72,6 +74,40 @@ def _with_types(short: object, full: object) -> object:
     given, whole = cast(dict[str, object], short), cast(dict[str, object], full)
     kept = {name: _with_types(value, whole[name]) for name, value in given.items()}
     return {"type": whole["type"], **kept} if "type" in whole else kept
+
+
+def brief(value: object) -> str:
+    """A setting in short, for drawings: of a section its ``type`` and the fields that are not at their defaults.
+
+    ``group(scale=none)``, ``(coef=0.05)``; an empty text for null, and for a section without type that says nothing.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        return "{" + ", ".join(f"{name}: {brief(below) or 'null'}" for name, below in items) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(brief(item) or "null" for item in cast("list[object]", value)) + "]"
+    if not isinstance(value, BaseModel) and (isinstance(value, type) or not is_dataclass(value)):
+        return str(value)
+    kind = getattr(value, "type", "")
+    changed = ", ".join(f"{name}={brief(below) or 'null'}" for name, below in _changed(value) if name != "type")
+    return f"{kind}({changed})" if changed else str(kind)
+
+
+def _changed(section: Any) -> Iterator[tuple[str, object]]:
+    """The fields of a section (of pydantic, or a dataclass) that are not at their defaults."""
+    if isinstance(section, BaseModel):
+        model = type(section)
+        defaults = {name: f.get_default(call_default_factory=True) for name, f in model.model_fields.items()}
+    else:
+        defaults = {f.name: f.default for f in fields(section)}
+    for name, default in defaults.items():
+        value = getattr(section, name)
+        if value != default:
+            yield name, value
 
 
 def _refusal(error: ValidationError, value: object, annotation: object, what: str) -> GraphError:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from stretto.graph.layout import Item, Layout, lay_out, needed_edges
+from stretto.graph.settings import brief
 from stretto.graph.specs import PROMPT, Graph, NodeSpec, parents
 
 __all__ = ["draw_svg"]
@@ -84,14 +85,14 @@ def _safe(text: str) -> str:
 
 def _box(spec: NodeSpec) -> _Box:
     name = spec.use.rpartition(":")[2].rpartition(".")[2]
-    shown = [f"{key}={value}" for key, value in spec.settings.items() if isinstance(value, bool | int | float | str)]
+    shown = [f"{key}={text}" for key, value in spec.settings.items() if (text := brief(value))]
     reads = ", ".join(f"{key}={id if isinstance(id, str) else ', '.join(id)}" for key, id in spec.inputs.items())
     calls = " · ".join((name, *shown))
     return _Box(
         name=spec.id,
         calls=calls if len(calls) <= 44 else calls[:43] + "…",
         model=spec.model,
-        reads=f"{spec.use}({reads}) gives {spec.output}",
+        reads=f"{spec.use}({reads}) gives {spec.output}" + "".join(f"\n{setting}" for setting in shown),
     )
 
 

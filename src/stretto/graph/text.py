@@ -7,6 +7,7 @@ unless they meet in a corner.
 from collections.abc import Callable, Mapping, Sequence
 
 from stretto.graph.layout import Item, Layout, lay_out, needed_edges
+from stretto.graph.settings import brief
 from stretto.graph.specs import PROMPT, Graph, NodeSpec
 
 __all__ = ["draw_text"]
@@ -14,6 +15,8 @@ __all__ = ["draw_text"]
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _LINES = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"
 _GAP = 4
+_LONGEST = 60
+"""Letters of a setting in the table; its end is cut off."""
 
 
 def draw_text(graph: Graph) -> str:
@@ -170,7 +173,8 @@ def _table(graph: Graph) -> str:
             else f"*{', *'.join(id)}"
             for name, id in spec.inputs.items()
         )
-        settings = ", ".join(f"{name}={_short(value)}" for name, value in spec.settings.items() if value is not None)
+        shown = ((name, brief(value)) for name, value in spec.settings.items())
+        settings = ", ".join(f"{name}={_cut(text)}" for name, text in shown if text)
         rows.append((spec.id, spec.use, spec.model or "", reads, spec.output, settings))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
@@ -178,6 +182,5 @@ def _table(graph: Graph) -> str:
     )
 
 
-def _short(value: object) -> str:
-    text = str(value) if isinstance(value, bool | int | float | str) else type(value).__name__ + "(...)"
-    return text if len(text) <= 24 else text[:23] + "…"
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
