@@ -232,7 +232,7 @@ def test_the_default_type_counts_when_none_is_written():
         ("backend.rate_of_learning=3", "backend.rate_of_learning is not a key of recipes with backend.type=torch."),
         ("reward.timeout=3", "Did you mean 'reward.timeout_s'?"),
         ("warmup.evaluate.evry=3", "Did you mean 'warmup.evaluate.every'?"),
-        ("algorithm.lam=0.9", "algorithm.lam is not read by algorithm.type=grpo, only by type ppo or vapo."),
+        ("algorithm.lam=0.9", "algorithm.lam is not read by algorithm.type=grpo, only by type ppo, vapo."),
         ("algorithm.type=gpro", "algorithm.type=gpro is not known. Did you mean 'grpo'?"),
         ("algorithm.scale=group-std", "or batch_std. Did you mean 'group_std'?"),
         ("evaluate.every=0", "evaluate.every=0 cannot be used: it must be a whole number, 1 or more, or null."),

@@ -1,8 +1,10 @@
 """Every named algorithm: the graph its recipe becomes, what is in it, and what is refused."""
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from stretto.api import start
 from stretto.config.algorithms import ALGORITHMS
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError
@@ -86,7 +88,7 @@ def test_what_an_algorithm_adds_is_in_its_graph():
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"type": "opo", "minibatches": 2}, "opo has no probability ratio"),
+        ({"type": "opo", "minibatches": 2}, "minibatches=2 cannot be used: it must be 1"),
         ({"type": "grpo", "proximal": "detach", "update_epochs": 2}, "proximal=detach makes every probability ratio 1"),
         ({"type": "grpo", "proximal": "sampler", "correction": {"weights": "token"}}, "would count it twice"),
         ({"type": "grpo", "proximal_alpha": 0.5}, "read by proximal=interpolate only"),
@@ -115,3 +117,14 @@ def test_one_attempt_a_prompt_is_for_those_that_need_no_siblings():
         graph_of("dapo", sampling={"n": 1})
     with pytest.raises(ConfigError, match="gives reinforce-pp groups of one"):
         graph_of("reinforce-pp", baseline=True, sampling={"n": 1})
+
+
+def test_the_weight_of_a_kl_term_is_steered_and_kept_from_step_to_step(tmp_path):
+    algorithm = {"kl_coef": 0.01, "kl_target": 0.5, "kl_horizon": 100}
+    tiny = {"sampling": {"n": 2, "max_tokens": 2}, "schedule": {"groups_per_step": 2}, "evaluate": {"at_end": False}}
+    recipe = {"steps": 3, "runs_dir": f"{tmp_path}", "reward": {"use": "exact_match", "workers": 0}, **tiny}
+    view = start(recipe_from_mapping({**recipe, "algorithm": algorithm}))
+    coefs = [value for _, value in view.history("kl_coef")]
+    assert coefs[0] == 0.01
+    # The policy hardly moves, so the error is at its bound: the weight falls by a fifth of 4 rows / 100 rows a step.
+    np.testing.assert_allclose(coefs, [0.01 * (1 - 0.2 * 4 / 100) ** step for step in range(3)], rtol=1e-9)

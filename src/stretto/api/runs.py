@@ -86,6 +86,11 @@ def resume(
         recipe, changes = apply_resume_overrides(recipe, overrides)
     else:
         recipe, changes = apply_overrides(recipe, [*overrides, f"name={fork}"])
+        if any(change.key == "algorithm.preset" for change in changes):
+            raise ConfigError(
+                "a fork keeps the settings of its run, which are all written down, and algorithm.preset is about those "
+                "that are not set. Set the fields that are to change: `stretto algorithms show NAME` lists them."
+            )
     recipe = as_given(recipe, {*view.info.given, *(change.key for change in changes)})
     _check_given(view.name, recipe, given or Given())
     job = prepare(recipe, given or Given())

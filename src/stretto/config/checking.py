@@ -136,7 +136,12 @@ def _unknown(key: str, model: SectionType, prefix: str) -> str:
     if kind:
         siblings = [s for s in _siblings(prefix.rstrip(".")) if name in s.model_fields]
         if siblings:
-            section, types = prefix.rstrip("."), " or ".join(variant_of(s) for s in siblings)
+            section, types = prefix.rstrip("."), ", ".join(variant_of(s) for s in siblings)
+            below = [
+                n for n, field in model.model_fields.items() if any(name in s.model_fields for s in sections_of(field))
+            ]
+            if below:
+                return f"{key} is not read by {section}.type={kind}. Did you mean {prefix}{below[0]}.{name}?"
             return f"{key} is not read by {section}.type={kind}, only by type {types}. Take it out, or change the type."
     if called_here(key):
         return f"{key} is not a key of recipes: it is {called_here(key)} here."

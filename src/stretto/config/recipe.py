@@ -131,14 +131,12 @@ class Recipe(Section):
         algorithm, lag = self.algorithm, self.schedule.max_staleness
         if not isinstance(algorithm, UpdateFields):
             return self
-        several = algorithm.num_updates > 1
-        what = f"{algorithm.num_updates} updates of a step" if several else f"schedule.max_staleness={lag}"
         if not isinstance(algorithm, RatioFields):
-            if several or (lag and algorithm.correction is None):
+            if lag and algorithm.correction is None:
                 raise ValueError(
-                    f"{algorithm.type} has no probability ratio: it is for one update on rollouts of the very policy, "
-                    f"and {what} would be wrong. Set algorithm.update_epochs=1, algorithm.minibatches=1 and "
-                    "schedule.max_staleness=0 (or a correction), or algorithm.type=grpo."
+                    f"{algorithm.type} has no probability ratio: it is for rollouts of the very policy, and "
+                    f"schedule.max_staleness={lag} would be wrong. Set it to 0, or algorithm.correction.weights=token, "
+                    "or algorithm.type=grpo."
                 )
         elif algorithm.proximal == "sampler" and algorithm.weighs_by_ratio:
             raise ValueError(
@@ -146,10 +144,10 @@ class Recipe(Section):
                 f"{algorithm.correction.weights if algorithm.correction else 'none'} would count it twice. Set "
                 "algorithm.proximal=recompute, or correction.weights=none."
             )
-        elif algorithm.proximal == "detach" and several:
+        elif algorithm.proximal == "detach" and algorithm.num_updates > 1:
             raise ValueError(
-                f"algorithm.proximal=detach makes every probability ratio 1, and of {what} the later ones need it. "
-                "Set algorithm.proximal=recompute."
+                "algorithm.proximal=detach makes every probability ratio 1, and of "
+                f"{algorithm.num_updates} updates of a step the later ones need it. Set algorithm.proximal=recompute."
             )
         if algorithm.type == "remax" and self.environment is not None:
             raise ValueError(

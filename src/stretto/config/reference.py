@@ -50,7 +50,7 @@ def reference_markdown() -> str:
         "## What a resume may change\n\n`stretto resume RUN key=value` takes these keys and those below them, and "
         f"records the change: {safe}. Any other key makes another experiment: add `--fork NAME`.\n"
     )
-    return "\n".join(parts)
+    return "\n".join(dict.fromkeys(parts))  # a section that several types have alike is there once
 
 
 def help_fields(prefix: str = "") -> list[tuple[str, str]]:

@@ -6,6 +6,8 @@ Looks only at what the user gave (``model_fields_set``), so it belongs to the st
 
 from collections.abc import Iterator, Sequence
 
+from stretto.config.algorithms.inert import inert_fields
+from stretto.config.base import Section
 from stretto.config.evaluation import HELD_OUT, EvaluateConfig, settings_of
 from stretto.config.orders import SuccessOrder
 from stretto.config.recipe import Recipe
@@ -47,9 +49,12 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
     bounds = recipe.filter.reward
     if recipe.filter.score is not None and not drops_zero_variance(recipe) and bounds.min is bounds.max is None:
         yield "filter.score", "no filter looks at rewards. Remove it, or set filter.zero_variance or filter.reward."
-    algorithm = recipe.algorithm
-    if "kl_kind" in algorithm.model_fields_set and getattr(algorithm, "kl_coef", 0.0) == 0:
-        yield "algorithm.kl_kind", "algorithm.kl_coef=0 leaves the KL term out. Remove it, or set kl_coef."
+    if recipe.filter.zero_variance is not None and "dynamic_sampling" in recipe.algorithm.model_fields_set:
+        yield "algorithm.dynamic_sampling", "filter.zero_variance decides in its place. Remove one of them."
+    if recipe.workflow in (None, recipe.algorithm.type):
+        for key, why in inert_fields(recipe.algorithm).items():
+            if _is_given(recipe.algorithm, key.split(".")):
+                yield f"algorithm.{key}", f"{why}. Remove it."
     sections = {"evaluate": recipe.evaluate}
     if recipe.warmup is not None:
         sections["warmup.evaluate"] = recipe.warmup.evaluate
@@ -65,6 +70,14 @@ def _looks_at_rewards(recipe: Recipe) -> Iterator[str]:
     yield from (f"filter.reward.{key}" for key in ("min", "max") if getattr(bounds, key) is not None)
     if isinstance(recipe.order, SuccessOrder):
         yield "order.type=success"
+
+
+def _is_given(section: Section, names: Sequence[str]) -> bool:
+    """Whether the recipe says something at a dotted key below ``section``."""
+    below = getattr(section, names[0])
+    if names[0] not in section.model_fields_set or len(names) == 1:
+        return names[0] in section.model_fields_set
+    return isinstance(below, Section) and _is_given(below, names[1:])
 
 
 def _unread_environment(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]]:

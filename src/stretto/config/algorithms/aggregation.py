@@ -2,7 +2,7 @@
 
 from typing import Literal, TypeAlias
 
-__all__ = ["Aggregation", "EmptyRows", "check_aggregation"]
+__all__ = ["COUNTLESS", "Aggregation", "EmptyRows", "check_aggregation"]
 
 Aggregation: TypeAlias = Literal[
     "token_mean",
@@ -18,7 +18,8 @@ EmptyRows: TypeAlias = Literal["exclude", "include"]
 """Whether a row (or prompt) without a token to train on counts in the number of rows (or prompts)."""
 
 _NORMED = ("token_sum_norm", "seq_mean_token_sum_norm")
-_COUNTLESS = ("token_mean", "token_sum_norm")
+COUNTLESS = ("token_mean", "token_sum_norm")
+"""The ways that count no rows or prompts."""
 
 
 def check_aggregation(aggregate: Aggregation, norm: float | None, empty_rows: EmptyRows = "exclude") -> None:
@@ -30,7 +31,7 @@ def check_aggregation(aggregate: Aggregation, norm: float | None, empty_rows: Em
         )
     if aggregate not in _NORMED and norm is not None:
         raise ValueError(f"norm={norm} is not read by aggregate={aggregate}. Leave norm out, or take {_NORMED[0]}.")
-    if aggregate in _COUNTLESS and empty_rows != "exclude":
+    if aggregate in COUNTLESS and empty_rows != "exclude":
         raise ValueError(
             f"empty_rows={empty_rows} is not read by aggregate={aggregate}, which counts no rows. Leave it out."
         )

@@ -1,11 +1,15 @@
 """What algorithms have in common: the parts they are made of, and what they say of themselves."""
 
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
+
+from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
 from stretto.config.algorithms.estimators import Advantages, GaeConfig, GroupAdvantages
 from stretto.config.algorithms.losses import ClipLoss, LossTerms, PolicyLoss
 from stretto.config.algorithms.parts import AdaptiveKl, RewardKl, collect_into
+from stretto.config.algorithms.presets import Framework, convention_of, preset_values
 from stretto.config.base import Section
+from stretto.config.fields import as_mapping
 
 __all__ = ["Named", "PolicyGradient", "SectionType"]
 
@@ -30,8 +34,43 @@ class PolicyGradient(Named):
     The two parts are named here; an algorithm's fields of the same names fill them.
     """
 
+    preset: Framework | None = None
+    """Whose conventions the fields that are not set follow, where they differ; null: ours."""
+
     estimator_model: ClassVar[SectionType] = GroupAdvantages
     loss_model: ClassVar[SectionType] = ClipLoss
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _follow_preset(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        given = as_mapping(data) or {}
+        preset = given.get("preset")
+        if not isinstance(preset, str):
+            return handler(data)
+        defaults = {name: field.get_default() for name, field in cls.model_fields.items()}
+        values = preset_values(preset, str(defaults["type"]), given, defaults)
+        made = handler({**given, **values})
+        made.model_fields_set.difference_update(values)  # a preset's values are defaults: nobody gave them
+        return made
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        """The settings of the parts are checked where they are given, not where the parts are made."""
+        try:
+            _ = self.estimator, self.loss
+        except ValidationError as error:
+            raise ValueError(str(error.errors()[0].get("ctx", {}).get("error", error))) from None
+        return self
+
+    @property
+    def followed(self) -> dict[str, object]:
+        """The fields that are as the preset has them, and not as our defaults."""
+        if self.preset is None:
+            return {}
+        fields = type(self).model_fields
+        names = convention_of(self.preset, self.type).settings.keys() - self.model_fields_set
+        values = {name: getattr(self, name) for name in fields if name in names}
+        return {name: value for name, value in values.items() if value != fields[name].get_default()}
 
     @property
     def estimator(self) -> Advantages | GaeConfig:

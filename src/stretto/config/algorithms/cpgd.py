@@ -20,6 +20,7 @@ class CpgdConfig(UpdateFields, RatioFields, KlFields, PolicyGradient):
     """Which algorithm."""
     weight: Literal["clip_filter", "group_std", "none"] = like(CpgdAdvantages, "weight")
     cap: float = like(CpgdAdvantages, "cap")
+    count: Literal["groups", "rows"] = like(CpgdAdvantages, "count")
     epsilon: float = like(CpgdAdvantages, "epsilon")
     clip_low: float = like(CpgdLoss, "clip_low")
     clip_high: float = like(CpgdLoss, "clip_high")

@@ -23,6 +23,7 @@ class GspoConfig(UpdateFields, RatioFields, KlFields, GroupFields, PolicyGradien
     clip_low: float = like(GspoLoss, "clip_low")
     clip_high: float = like(GspoLoss, "clip_high")
     log_ratio_max: float | None = like(GspoLoss, "log_ratio_max")
+    mean_advantages: bool = like(GspoLoss, "mean_advantages")
     aggregate: Aggregation = like(UpdateFields, "aggregate", "seq_mean_token_mean")
 
     estimator_model: ClassVar[SectionType] = GroupAdvantages

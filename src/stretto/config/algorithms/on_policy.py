@@ -20,6 +20,10 @@ class OpoConfig(UpdateFields, KlFields, PolicyGradient):
     type: Literal["opo"] = "opo"
     """Which algorithm."""
     singleton: Literal["zero", "raw"] = like(OpoAdvantages, "singleton")
+    update_epochs: Literal[1] = 1  # pyright: ignore[reportIncompatibleVariableOverride] - frozen
+    """Passes over a step's batch: one, since without a ratio a second would be wrong."""
+    minibatches: Literal[1] = 1  # pyright: ignore[reportIncompatibleVariableOverride] - frozen
+    """Optimizer updates of a step: one, since without a ratio later ones would be wrong."""
     aggregate: Aggregation = like(UpdateFields, "aggregate", "seq_mean_token_sum")
 
     estimator_model: ClassVar[SectionType] = OpoAdvantages
@@ -38,6 +42,10 @@ class GpgConfig(UpdateFields, KlFields, PolicyGradient):
 
     type: Literal["gpg"] = "gpg"
     """Which algorithm."""
+    update_epochs: Literal[1] = 1  # pyright: ignore[reportIncompatibleVariableOverride] - frozen
+    """Passes over a step's batch: one, since without a ratio a second would be wrong."""
+    minibatches: Literal[1] = 1  # pyright: ignore[reportIncompatibleVariableOverride] - frozen
+    """Optimizer updates of a step: one, since without a ratio later ones would be wrong."""
     f_norm: float = like(GpgAdvantages, "f_norm")
     rows: Literal["informative", "nonzero"] = like(GpgAdvantages, "rows")
     singleton: Literal["zero", "raw"] = like(GpgAdvantages, "singleton")

@@ -12,7 +12,15 @@ from pydantic import Field, model_validator
 
 from stretto.config.algorithms.aggregation import Aggregation, EmptyRows, check_aggregation
 from stretto.config.algorithms.correction import CorrectionConfig
-from stretto.config.algorithms.estimators import Center, GaeConfig, GroupAdvantages, RewardKlKind, Scale, Singleton
+from stretto.config.algorithms.estimators import (
+    Center,
+    GaeConfig,
+    GroupAdvantages,
+    RewardKlKind,
+    Scale,
+    Singleton,
+    Stabilizer,
+)
 from stretto.config.algorithms.losses import ClipLoss, LossTerms
 from stretto.config.base import Section
 
@@ -101,6 +109,7 @@ class ClipFields(Section):
     clip_low: float = like(ClipLoss, "clip_low")
     clip_high: float = like(ClipLoss, "clip_high")
     dual_clip: float | None = like(ClipLoss, "dual_clip")
+    ratio_max: float | None = like(ClipLoss, "ratio_max")
     log_ratio_clamp: float | None = like(ClipLoss, "log_ratio_clamp")
 
 
@@ -235,6 +244,9 @@ class GaeFields(Section):
     length_alpha: float | None = like(GaeConfig, "length_alpha")
     lam_value: float | None = like(GaeConfig, "lam_value")
     whiten: bool = like(GaeConfig, "whiten")
+    ddof: Literal[0, 1] = like(GaeConfig, "ddof")
+    epsilon: float = like(GaeConfig, "epsilon")
+    stabilizer: Stabilizer = like(GaeConfig, "stabilizer")
 
 
 def _refuse_without_kl(section: KlFields | RewardKlFields) -> None:

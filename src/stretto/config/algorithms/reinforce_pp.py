@@ -19,6 +19,7 @@ class ReinforcePpConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, P
     """Which algorithm."""
     baseline: bool = False
     """Whether the mean of the group is taken from rewards before they are whitened (REINFORCE++-baseline)."""
+    singleton: Literal["zero", "raw"] = like(ReinforcePpBaselineAdvantages, "singleton")
     gamma: float = like(ReinforcePpAdvantages, "gamma")
     ddof: Literal[0, 1] = like(ReinforcePpAdvantages, "ddof")
     epsilon: float = like(ReinforcePpAdvantages, "epsilon")
