@@ -27,6 +27,14 @@ def test_every_form_of_a_recipe(tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out.startswith("workflow sft")
 
 
+def test_an_algorithm_by_its_name_has_what_it_implies(capsys):
+    assert main(["graph", "dapo"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("workflow dapo")
+    assert "charge_overlong" in out
+    assert "loss=clip(clip_high=0.28)" in out
+
+
 def test_a_phase_that_is_not_there(capsys):
     assert main(["graph", "quickstart", "warmup=null", "--phase", "warmup"]) == 2
     assert "warmup is null. Leave --phase out" in capsys.readouterr().err

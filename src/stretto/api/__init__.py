@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stretto.api.audit.auditing import audit
+    from stretto.api.describing import describe_algorithm
     from stretto.api.graphs import graph_of
     from stretto.api.plans import check
     from stretto.api.prompts import prompts_of
     from stretto.api.runs import evaluate, resume, start
     from stretto.api.training import Run, train
 
-__all__ = ["Run", "audit", "check", "evaluate", "graph_of", "prompts_of", "resume", "start", "train"]
+__all__ = [
+    "Run",
+    "audit",
+    "check",
+    "describe_algorithm",
+    "evaluate",
+    "graph_of",
+    "prompts_of",
+    "resume",
+    "start",
+    "train",
+]
 
 _HOMES = {
     "Run": "training",
@@ -24,6 +36,7 @@ _HOMES = {
     "resume": "runs",
     "evaluate": "runs",
     "check": "plans",
+    "describe_algorithm": "describing",
     "graph_of": "graphs",
     "prompts_of": "prompts",
 }

@@ -2,10 +2,13 @@
 
 import psutil
 
+from stretto.config.algorithms import PolicyGradient
+from stretto.config.algorithms.presets import VERSIONS, convention_of, defects_of
 from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import FakeEngineConfig
 from stretto.families.facts import OWN_FORWARD, spelled_alike
+from stretto.graph.settings import brief
 from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
 from stretto.runtime.unread import refuse_unread
@@ -33,10 +36,25 @@ def check(recipe: Recipe) -> str:
             f"phase {phase.name}: workflow {phase.graph.name}, {phase.steps:,} steps of {phase.pool.groups_per_step} "
             f"groups ({draws / len(job.train):.1f} passes over the prompts), max_staleness {phase.pool.max_staleness}"
         )
+    lines += _preset_lines(recipe)
     adapters = _adapter_parameters(recipe, job)
     if adapters is not None:
         lines.append(f"adapters: {adapters:,} parameters a trained Model (model.lora), over a base that stays as it is")
     return "\n".join([*lines, "", _plan_text(recipe, job, adapters)])
+
+
+def _preset_lines(recipe: Recipe) -> list[str]:
+    """What the algorithm's preset changes, and the defects that it keeps."""
+    algorithm = recipe.algorithm
+    if not isinstance(algorithm, PolicyGradient) or algorithm.preset is None:
+        return []
+    preset, followed = algorithm.preset, algorithm.followed
+    shown = ", ".join(f"{key}={brief(value) or 'null'}" for key, value in followed.items()) or "nothing differs"
+    missing = convention_of(preset, algorithm.type).not_here
+    notes = [f"a defect that is kept: {text}" for text in defects_of(followed)] + [
+        f"not reproduced: {t}" for t in missing
+    ]
+    return [f"preset {preset} ({VERSIONS[preset]}): {shown}", *(f"  {note}" for note in notes)]
 
 
 def _adapter_parameters(recipe: Recipe, job: Job) -> int | None:

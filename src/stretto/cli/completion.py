@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["ASKED", "keys", "prepare", "recipes", "register", "runs"]
+__all__ = ["ASKED", "algorithms", "keys", "prepare", "recipes", "register", "runs"]
 
 ASKED = "_STRETTO_COMPLETE"
 """The environment variable by which a shell asks."""
@@ -99,6 +99,13 @@ def runs(incomplete: str) -> list[str]:
     """The runs in ``runs/``, by their folders alone: what is in them is not read."""
     found = sorted(path.parent.name for path in Path("runs").glob("*/run.json"))
     return [name for name in found if name.startswith(incomplete)]
+
+
+def algorithms(incomplete: str) -> list[str]:
+    """Algorithms, by the models of the settings alone."""
+    from stretto.config.algorithms import ALGORITHMS
+
+    return [name for name in ALGORITHMS if name.startswith(incomplete)]
 
 
 def keys(incomplete: str) -> list[str]:
