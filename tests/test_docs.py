@@ -45,7 +45,7 @@ SHORT = ROOT / "tests" / "e2e" / "short.yaml"
 
 NAMED = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 RUNNING = [
-    ("README.md", "index.md", "coming-from-trl.md", "your-own-loop.md", "off-policy.md"),
+    ("README.md", "index.md", "algorithms.md", "coming-from-trl.md", "your-own-loop.md", "off-policy.md"),
     ("evaluation.md", "filters-and-order.md"),
     ("first-run.md",),
     ("your-own-data.md",),

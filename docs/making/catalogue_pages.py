@@ -9,6 +9,7 @@ from docstrings import cell, class_text, describe, find, inline, markdown, parse
 from stretto import errors
 from stretto.graph import Node, Workflow, draw_svg
 from stretto.graph.annotations import type_name
+from stretto.graph.settings import brief
 from stretto.recipes import FOLDER, packaged
 from stretto.workflows.builtin import WORKFLOWS
 from stretto.workflows.nodes import NODES
@@ -37,7 +38,7 @@ def nodes_page() -> str:
         text += f"Of algorithm.type={', '.join(algorithms)}.\n\n"
         text += f"![The graph of {algorithms[0]}](../pictures/graph-{algorithms[0]}.svg)\n\n"
         settings = inspect.signature(workflow.function).parameters.values()
-        shown = [f"`{p.name}={p.default}`" for p in settings if p.kind is p.KEYWORD_ONLY]
+        shown = [f"`{p.name}={_default(p.default)}`" for p in settings if p.kind is p.KEYWORD_ONLY]
         text += f"Parameters: {', '.join(shown)}.\n\n" if shown else ""
     text += "## Nodes\n\nFrom `stretto.workflows.nodes`, or by name in the written form (`use: rollout`).\n\n"
     for node in NODES.values():
@@ -58,12 +59,17 @@ def _by_workflow() -> dict[Workflow, list[str]]:
     return found
 
 
+def _default(value: object) -> str:
+    """A default as drawings show it; a section that says nothing is all at its own defaults."""
+    return "null" if value is None else brief(value) or "()"
+
+
 def _node(node: Node[Any]) -> str:
     text = f"### {node.name}\n\n{markdown(inspect.getdoc(node.function) or '')}"
     rows = []
     for param in node.params.values():
         kind = NODE_WORDS[param.kind]
-        default = "" if param.required or param.variadic or param.kind == "role" else f"`{param.default}`"
+        default = "" if param.required or param.variadic or param.kind == "role" else f"`{_default(param.default)}`"
         star = "*" if param.variadic else ""
         rows.append(f"| `{star}{param.name}` | {kind} | {cell(type_name(param.type))} | {default} |")
     gives = type_name(node.output)

@@ -12,6 +12,7 @@ from catalogue_pages import errors_page, graph_pictures, nodes_page, recipes_pag
 from command_pages import commands_page
 from example_page import examples_page
 from learning_page import learning_page
+from named_page import named_page
 from pictures import concept_pictures
 from python_pages import algorithms_page, python_page
 from speed_page import speed_page
@@ -26,6 +27,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "speed.md": speed_page,
     "learning.md": learning_page,
     "reference/commands.md": commands_page,
+    "reference/named-algorithms.md": named_page,
     "reference/python.md": python_page,
     "reference/algorithms.md": algorithms_page,
     "reference/rewards.md": rewards_page,
