@@ -12,6 +12,7 @@ from stretto.config.algorithms.inert import inert_of_part
 from stretto.config.base import Section
 from stretto.config.fields import choices, sections_of, takes_bool
 from stretto.config.load import load_recipe, recipe_from_mapping
+from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError
 from stretto.recipes import FOLDER, packaged
 from stretto.runtime.graphs import main_graph, warmup_graph
@@ -156,7 +157,7 @@ ELSEWHERE = ("reference_every", "dynamic_sampling")
 @lru_cache(maxsize=4096)
 def acting(kind: str, given: str) -> object:
     """What a run is made of: the settings of its graph that act, and those that are read outside it."""
-    recipe = recipe_from_mapping({"steps": 1, "algorithm": {"type": kind}}, given.split("|") if given else [])
+    recipe = recipe_of(kind, given)
     parts = {name: reduced(value) for name, value in settings_of(recipe).items()}
     return {**parts, **{name: getattr(recipe.algorithm, name, None) for name in ELSEWHERE}}
 
@@ -221,5 +222,11 @@ def outcome(kind: str, around: dict[str, Any], name: str, value: object) -> str:
 
 
 def check_written(kind: str, given: str) -> None:
-    recipe = recipe_from_mapping({"steps": 1, "algorithm": {"type": kind}}, given.split("|"))
+    recipe = recipe_of(kind, given)
     refuse_unread(recipe, [main_graph(recipe)])
+
+
+def recipe_of(kind: str, given: str) -> Recipe:
+    """A recipe with its workflow named, which asks for nothing that a run would need besides (a teacher)."""
+    overrides = given.split("|") if given else []
+    return recipe_from_mapping({"steps": 1, "workflow": kind, "algorithm": {"type": kind}}, overrides)

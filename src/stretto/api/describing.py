@@ -34,8 +34,8 @@ REFERENCE = "grpo"
 """The algorithm that others are compared with."""
 
 GROUPS, BASELINES, CRITICS = "relative to the group", "REINFORCE with a baseline", "with a critic"
-EXAMPLES, BY_HAND = "from examples", "put together by hand"
-FAMILIES = (GROUPS, BASELINES, CRITICS, EXAMPLES, BY_HAND)
+NO_REWARD, BY_HAND = "without a reward", "put together by hand"
+FAMILIES = (GROUPS, BASELINES, CRITICS, NO_REWARD, BY_HAND)
 """Kinds of algorithms, in the order of the list."""
 
 
@@ -147,7 +147,8 @@ def describe_algorithm(name: str, preset: str | None = None) -> AlgorithmDescrip
         raise ConfigError(f"no algorithm is called {name!r}.{nearest(name, ALGORITHMS)}")
     model, reference = ALGORITHMS[name], ALGORITHMS[REFERENCE]
     given = {"type": name} if preset is None else {"type": name, "preset": preset}
-    recipe = recipe_from_mapping({"steps": 1, "algorithm": given})
+    # With its workflow named, a recipe is not asked for what a run would need besides, such as a teacher.
+    recipe = recipe_from_mapping({"steps": 1, "workflow": name, "algorithm": given})
     own = inspect.get_annotations(model)
     fields = sorted(model.model_fields, key=lambda field: field not in own)
     return AlgorithmDescription(
@@ -171,7 +172,7 @@ def _family(name: str) -> str:
     if issubclass(model, ComposedConfig):
         return BY_HAND
     if not issubclass(model, PolicyGradient):
-        return EXAMPLES
+        return NO_REWARD
     if model.estimator_model is GaeConfig:
         return CRITICS
     if issubclass(model, RewardKlFields) or not issubclass(model, RatioFields):

@@ -25,6 +25,6 @@ def graph_of(what: Recipe | str, phase: str = "main") -> Graph:
     if phase != "main":
         raise ConfigError(f"{what} is a workflow, which has no phases. Leave --phase out, or give a recipe.")
     if what in ALGORITHMS:
-        return main_graph(recipe_from_mapping({"steps": 1, "algorithm": {"type": what}}))
+        return main_graph(recipe_from_mapping({"steps": 1, "workflow": what, "algorithm": {"type": what}}))
     found = find_workflow(what)
     return found if isinstance(found, Graph) else found.graph()
