@@ -21,6 +21,7 @@ __all__ = [
     "Batch",
     "Column",
     "Credit",
+    "Distribution",
     "Finish",
     "Floats",
     "Group",
@@ -337,11 +338,23 @@ class LossRef:
     """A loss by name (built in, or ``module:function``) with its settings.
 
     ``function``: the loss itself, where it exists only in this process; ``use`` is then its name for messages.
+    ``unit``: what a micro-batch may not cut: a row, or a group, for a loss that compares the rows of one.
+    ``teachers``: the Models whose distributions it asks for beside that of the Model that learns.
     """
 
     use: str
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
     function: Callable[..., object] | None = None
+    unit: Literal["row", "group"] = "row"
+    teachers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """What Model ``model`` would write at every token of a batch: a name only, since [sum T, V] numbers are too many to
+    keep. A loss that learns from it names the Model (``LossRef.teachers``), and is given it in pieces."""
+
+    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

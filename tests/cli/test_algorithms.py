@@ -104,7 +104,7 @@ def test_a_preset_says_what_it_keeps(capsys):
 
 
 def test_names_are_completed():
-    assert completion.algorithms("re") == ["reinforce-pp", "remax"]
+    assert completion.algorithms("re") == ["reinforce-pp", "remax", "reward-model"]
 
 
 def test_check_tells_of_a_preset(capsys):

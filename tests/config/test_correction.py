@@ -10,7 +10,7 @@ from stretto.config.algorithms.correction import KL_CRITERIA, CorrectionConfig
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError
 
-WITHOUT_SAMPLES = {"sft"}
+WITHOUT_SAMPLES = {"sft", "dpo", "reward-model"}
 """The algorithms that train on nothing they sampled."""
 
 
@@ -22,7 +22,7 @@ def algorithm_types() -> list[str]:
 @pytest.mark.parametrize("type_", algorithm_types())
 @pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
 def test_a_cut_distribution_is_refused_wherever_ratios_are_taken(type_, cut):  # pitfall 17
-    mapping = {"steps": 1, "algorithm": {"type": type_}, "sampling": cut}
+    mapping = {"steps": 1, "algorithm": {"type": type_}, "sampling": cut, "teacher": {"path": "t"}}
     if type_ in WITHOUT_SAMPLES:
         assert recipe_from_mapping(mapping).algorithm.type == type_
         return

@@ -6,7 +6,7 @@ import pytest
 
 from stretto.cli.main import main
 from stretto.data.tokens import builtin_tokenizer
-from stretto.runtime.attempt import export_policy
+from stretto.runtime.exports import export_model
 from stretto.testing import FakeBackend
 
 KEYS = [
@@ -42,12 +42,12 @@ def test_a_kill_in_an_export_leaves_no_part_of_it(tmp_path, before):
     folder = tmp_path / "model"
     whole = {"policy.json", "tokenizer.json", "tokenizer_config.json"}
     if before:
-        export_policy(FakeBackend(), builtin_tokenizer(), folder)
+        export_model(FakeBackend(), "policy", builtin_tokenizer(), folder)
     with pytest.raises(Killed):
-        export_policy(Dies(), builtin_tokenizer(), folder)
+        export_model(Dies(), "policy", builtin_tokenizer(), folder)
     assert folder.exists() == before
     if before:
         assert {p.name for p in folder.iterdir()} == whole
-    export_policy(FakeBackend(), builtin_tokenizer(), folder)
+    export_model(FakeBackend(), "policy", builtin_tokenizer(), folder)
     assert {p.name for p in folder.iterdir()} == whole
     assert [p.name for p in tmp_path.iterdir()] == ["model"]

@@ -12,12 +12,13 @@ from stretto.graph import dump_graph, load_graph
 from stretto.runtime.graphs import main_graph
 from stretto.workflows.nodes import NODES
 
-TRAINED_ON_REWARDS = sorted(name for name in ALGORITHMS if name not in ("sft",))
+TRAINED_ON_REWARDS = sorted(name for name in ALGORITHMS if name not in ("sft", "distill", "dpo", "reward-model"))
 
 
 def graph_of(type: str, *, sampling=None, staleness=0, **settings):
     recipe = {"steps": 1, "algorithm": {"type": type, **settings}, "schedule": {"max_staleness": staleness}}
-    return main_graph(recipe_from_mapping({**recipe, "sampling": sampling or {}}))
+    teacher = {"teacher": {"path": "builtin:tiny-llama-char"}} if type == "distill" else {}
+    return main_graph(recipe_from_mapping({**recipe, **teacher, "sampling": sampling or {}}))
 
 
 def nodes_of(graph) -> set[str]:

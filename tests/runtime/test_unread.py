@@ -85,7 +85,7 @@ def test_packaged_recipes_have_none(name):
         ({"type": "reinforce-pp", "singleton": "raw"}, "singleton", "baseline=false compares with no group"),
         ({"type": "reinforce-pp", "baseline": True, "gamma": 0.9}, "gamma", "baseline=true has one reward"),
         ({"type": "cpgd", "weight": "none", "cap": 2}, "cap", "weight=none does not read it"),
-        ({"type": "cpgd", "drift_coef": 0.0, "log_ratio_clamp": 9.0}, "log_ratio_clamp", "drift_coef=0 leaves out"),
+        ({"type": "cpgd", "log_ratio_clamp": 9.0}, "log_ratio_clamp", "drift_coef=0 leaves out"),
         (
             {"type": "composed", "advantages": {"type": "pass_at_k", "scale": "none", "epsilon": 0.1}},
             "advantages.epsilon",
@@ -126,6 +126,7 @@ NUMBERS: dict[str, object] = {
     "ratio_max": 4.0,
     "clip_low": 0.3,
     "ratio_min": 0.5,
+    "label_smoothing": 0.1,
     "correction": {"weights": "token"},
     "preset": None,
 }
@@ -147,6 +148,10 @@ SURROUNDINGS: tuple[dict[str, Any], ...] = (
     {"lam": 0.9, "length_alpha": None},
     {"overlong_penalty": 0.0},
     {"center": "batch_mean"},
+    {"teacher_logprobs": "sampled"},
+    {"teacher_logprobs": "sampled", "proximal": "interpolate"},
+    {"teacher_logprobs": "top_k", "top_k": 5},
+    {"divergence": "jsd"},
 )
 """Settings beside which a field is tried: in each of them it acts, or it is refused."""
 

@@ -137,7 +137,7 @@ def clustered(means: Sequence[float]) -> tuple[float, float]:
     return max(0.0, mean - half), min(1.0, mean + half)
 
 
-def interval(right: Sequence[int], n: int) -> tuple[float, float]:
+def interval(right: Sequence[float], n: int) -> tuple[float, float]:
     """The 95 % interval of an accuracy: Wilson's for one attempt a problem, else clustered by problem.
 
     ``right``: of every problem how many of its n attempts were right.

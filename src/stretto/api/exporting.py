@@ -15,7 +15,8 @@ from stretto.api.runs import recipe_of
 from stretto.data.locations import locate
 from stretto.data.tokens import load_tokenizer
 from stretto.errors import ConfigError, ResumeError, StoreError
-from stretto.runtime.build import open_policy
+from stretto.runtime.build import open_model
+from stretto.runtime.exports import write_model
 from stretto.store import (
     PHASES,
     Checkpoint,
@@ -25,6 +26,7 @@ from stretto.store import (
     checkpoint_name,
     list_checkpoints,
     load_manifest,
+    read_json,
     verify,
 )
 from stretto.types import Json, Trajectory
@@ -36,21 +38,23 @@ BEST = "held_out/accuracy"
 
 
 def export_model(view: RunView, to: Path, step: str | None = None) -> Checkpoint:
-    """Write the policy of a checkpoint with its tokenizer, as transformers loads them; the checkpoint it is of.
+    """Write what a checkpoint's run trains (its policy, or its reward model) with its tokenizer, as transformers loads
+    them; the checkpoint it is of.
 
     ``step``: see ``choose_checkpoint``. Raises ConfigError if ``to`` is taken or the run has no weights.
     """
     recipe = recipe_of(view)
     checkpoint = choose_checkpoint(view, step)
+    model = str(read_json(checkpoint.path / "state.json").get("exports", "policy"))
+    tokenizer = load_tokenizer(locate(recipe.model.path, recipe.model.revision).path)
 
     def write(folder: Path) -> None:
-        backend = open_policy(recipe)
+        backend = open_model(recipe, model)
         try:
             backend.load(checkpoint.path)
-            backend.export("policy", folder)
+            write_model(backend, model, tokenizer, folder)
         finally:
             backend.close()
-        load_tokenizer(locate(recipe.model.path, recipe.model.revision).path).save(folder)
 
     _write_folder(to, write)
     return checkpoint

@@ -11,6 +11,7 @@ from stretto.families.facts import OWN_FORWARD, spelled_alike
 from stretto.graph.settings import brief
 from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
+from stretto.runtime.graphs import VALUE_HEADS
 from stretto.runtime.unread import refuse_unread
 
 __all__ = ["check"]
@@ -71,19 +72,9 @@ def _plan_text(recipe: Recipe, job: Job, adapters: int | None) -> str:
     engine, backend = recipe.engine, recipe.backend
     if isinstance(engine, FakeEngineConfig) or isinstance(backend, FakeBackendConfig):
         return "no plan: engine or backend is fake, and holds no Model\n"
-    from stretto.backends.torch.hf_config import load_hf_config
-
-    config, counted = load_hf_config(job.model), None
-    if config["model_type"] not in OWN_FORWARD:
-        # Only other families need transformers to be looked at, which takes seconds to import.
-        from stretto.families.modules import inspect_family, resolve_config
-
-        counted, config = inspect_family(config).num_parameters, spelled_alike(resolve_config(config).to_dict())
     roles = needed_models(job.graphs)
     plan = make_plan(
-        models={
-            name: ModelFacts.from_config(config, value_head=name == "critic", counted=counted) for name in sorted(roles)
-        },
+        models={name: _facts(job.teacher if name == "teacher" else job.model, name) for name in sorted(roles)},
         roles=roles,
         program=[spec.id for spec in job.phases[-1].graph.step_nodes],
         device=DeviceFacts(name=backend.device, memory_bytes=psutil.virtual_memory().available),
@@ -98,3 +89,17 @@ def _plan_text(recipe: Recipe, job: Job, adapters: int | None) -> str:
     )
     check_plan(plan)
     return render_plan(plan)
+
+
+def _facts(path: str | None, model: str) -> ModelFacts:
+    """What the plan needs to know of a Model that is made from ``path``."""
+    from stretto.backends.torch.hf_config import load_hf_config
+
+    assert path is not None
+    config, counted = load_hf_config(path), None
+    if config["model_type"] not in OWN_FORWARD:
+        # Only other families need transformers to be looked at, which takes seconds to import.
+        from stretto.families.modules import inspect_family, resolve_config
+
+        counted, config = inspect_family(config).num_parameters, spelled_alike(resolve_config(config).to_dict())
+    return ModelFacts.from_config(config, value_head=model in VALUE_HEADS, counted=counted)

@@ -29,11 +29,11 @@ from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, DataError, StoreError, nearest
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.roles import Want
-from stretto.runtime.attempt import export_policy
 from stretto.runtime.build import Given, max_len_of, open_parts, prepare
 from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.evaluation import EvalResult, evaluate
+from stretto.runtime.exports import export_model
 from stretto.runtime.graphs import main_graph
 from stretto.runtime.parts import Parts
 from stretto.runtime.probe import probe_weights
@@ -241,12 +241,14 @@ class Session:
         self.publish()
 
     def export(self, folder: str | Path) -> None:
-        """Write the policy as an ordinary Hugging Face folder, tokenizer included."""
+        """Write what is trained, the policy or a reward model, as a Hugging Face folder, tokenizer included."""
         self._check_open()
         path = Path(folder)
         if path.exists():
             raise StoreError(f"{path} exists, and an export overwrites nothing. Give a new folder.")
-        self._run(self._parts.worker.call(export_policy, self._parts.backend, self._parts.tokenizer, path))
+        self._run(
+            self._parts.worker.call(export_model, self._parts.backend, self._job.exports, self._parts.tokenizer, path)
+        )
 
     # --- life ------------------------------------------------------------------------------------------------------
 

@@ -231,6 +231,7 @@ def evaluate(
     for name, result in results.items():
         called, of = ("", "held-out prompts") if name == "held_out" else (f"{name}: ", "prompts")
         how = "greedy" if result.greedy else f"{result.attempts} sampled attempts each"
+        how = "by pairs of answers" if result.pairs else how
         print(
             f"{called}accuracy {percent(result.accuracy)} (95% interval {interval_words(name, result.metrics)}) "
             f"on {result.n} {of}, {how}{score_words(name, result.metrics)}"

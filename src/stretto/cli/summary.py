@@ -135,6 +135,7 @@ def _gain(view: RunView, name: str) -> str:
     interval = interval_words(name, last.metrics)
     sure = f", 95% interval {interval}" if interval else ""
     how = "sampled" if _temperature(view, name) else "greedy"
+    how = "by pairs" if f"{name}/pairs" in last.metrics else how
     called = "Held-out" if name == "held_out" else name
     several = score_words(name, last.metrics)
     return f"{called} accuracy: {before}{percent(last.accuracy)}{gain}, {how}, {last.n} problems{sure}{several}"

@@ -142,7 +142,9 @@ def _unknown(key: str, model: SectionType, prefix: str) -> str:
             ]
             if below:
                 return f"{key} is not read by {section}.type={kind}. Did you mean {prefix}{below[0]}.{name}?"
-            return f"{key} is not read by {section}.type={kind}, only by type {types}. Take it out, or change the type."
+            only = f"{key} is not read by {section}.type={kind}, only by type {types}."
+            meant = f" As another library's name, it is {called_here(key)} here." if called_here(key) else ""
+            return f"{only}{meant} Take it out, or change the type."
     if called_here(key):
         return f"{key} is not a key of recipes: it is {called_here(key)} here."
     places = sorted({known for known in known_keys() if known.rpartition(".")[2] == key})

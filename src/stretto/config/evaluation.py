@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -11,7 +12,9 @@ from stretto.config.prompts import Prompts
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import check_stops
 
-__all__ = ["HELD_OUT", "EvalSetConfig", "EvalSettings", "EvaluateConfig", "powers", "settings_of", "targets"]
+__all__ = ["HELD_OUT", "EvalBy", "EvalSetConfig", "EvalSettings", "EvaluateConfig", "powers", "settings_of", "targets"]
+
+EvalBy: TypeAlias = Literal["auto", "attempts", "pairs"]
 
 HELD_OUT = "held_out"
 """The set that exists when ``prompts.held_out`` is above 0."""
@@ -24,6 +27,7 @@ class EvalSettings:
     ``max_tokens`` and ``stop`` None: those of ``sampling``. The fields are named as in the recipe.
     """
 
+    by: EvalBy
     limit: int | None
     n: int
     temperature: float
@@ -44,6 +48,8 @@ class EvalSetConfig(Section):
     """Where its prompts come from; all are evaluated, or ``limit`` of them."""
     reward: RewardConfig | None = None
     """What judges its attempts; null: the recipe's reward."""
+    by: EvalBy | None = None
+    """Whether the policy's attempts count, or which of two answers is found the better."""
     limit: int | None = Field(default=None, ge=1)
     """Evaluate only this many of its prompts (a fixed choice by seed)."""
     n: int | None = Field(default=None, ge=1)
@@ -77,6 +83,10 @@ class EvaluateConfig(Section):
     """Evaluate before the first step."""
     at_end: bool = True
     """Evaluate after the last step."""
+    by: EvalBy = "auto"
+    """What counts: ``attempts`` of the policy, judged by the reward; ``pairs``, the share of prompts whose chosen
+    answer the trained Model finds better than the rejected one; ``auto``: pairs where the workflow learns from them
+    (dpo, reward-model)."""
     limit: int | None = Field(default=None, ge=1)
     """Evaluate only this many prompts of a set (a fixed choice by seed); null: all."""
     n: int = Field(default=1, ge=1)

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from stretto.config.base import Section
 
-__all__ = ["CriticConfig", "LoraConfig", "ModelConfig"]
+__all__ = ["CriticConfig", "LoraConfig", "ModelConfig", "TeacherConfig"]
 
 
 class LoraConfig(Section):
@@ -46,3 +46,12 @@ class CriticConfig(Section):
 
     lr: float = Field(default=3e-4, gt=0)
     """Learning rate of the critic."""
+
+
+class TeacherConfig(Section):
+    """A stronger model with the policy's vocabulary, to learn from; its weights stay as they are."""
+
+    path: str
+    """A local Hugging Face folder (such as a run's ``model``), a hub id, or a built-in model, as ``model.path``."""
+    revision: str | None = None
+    """The branch, tag or commit of a hub id; null: its main branch. A run records the commit, and resumes with it."""

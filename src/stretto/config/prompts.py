@@ -80,6 +80,11 @@ class Rows(Section):
     """The column of the reference answer (``data["answer"]``), or null. Rows of verl's layout have it by themselves."""
     answer_pattern: str | None = None
     """A regular expression whose one group is the answer in a longer solution, at its last match: ``#### (.*)``."""
+    chosen: str = "chosen"
+    """The column of the better of two answers (``data["chosen"]``), where rows have two, for dpo and reward-model:
+    text, or a list of messages whose last one it is."""
+    rejected: str = "rejected"
+    """The column of the worse one."""
     uid: str | None = None
     """The column of the unique id; null numbers the rows."""
     data: dict[str, str] | None = None

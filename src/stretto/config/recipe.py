@@ -8,7 +8,7 @@ from stretto.config.base import Section
 from stretto.config.environments import EnvironmentConfig
 from stretto.config.evaluation import HELD_OUT, EvaluateConfig, targets
 from stretto.config.filters import FilterConfig
-from stretto.config.models import CriticConfig, ModelConfig
+from stretto.config.models import CriticConfig, ModelConfig, TeacherConfig
 from stretto.config.orders import Order, ShuffledOrder, check_order
 from stretto.config.prompts import AdditionPrompts, Prompts
 from stretto.config.rewards import RewardConfig
@@ -36,6 +36,8 @@ class Recipe(Section):
     """The policy."""
     critic: CriticConfig = CriticConfig()
     """The critic, where the workflow has one."""
+    teacher: TeacherConfig | None = None
+    """Whom the policy learns from, where the workflow has a teacher (algorithm.type=distill)."""
     warmup: WarmupConfig | None = None
     """A supervised phase before the main one."""
     algorithm: Algorithm = GrpoConfig()
@@ -107,7 +109,8 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _same_support(self) -> "Recipe":
         s = self.sampling
-        if self.algorithm.type != "sft" and (s.top_k != 0 or s.top_p != 1.0 or s.min_p != 0.0):
+        samples = self.algorithm.type not in ("sft", "dpo", "reward-model")
+        if samples and (s.top_k != 0 or s.top_p != 1.0 or s.min_p != 0.0):
             raise ValueError(
                 f"sampling.top_k={s.top_k}, top_p={s.top_p}, min_p={s.min_p} cut the distribution that is sampled "
                 "from, and the trainer's log-probs are over the whole vocabulary, so probability ratios would be "
@@ -153,6 +156,15 @@ class Recipe(Section):
             raise ValueError(
                 "algorithm.type=remax takes a greedy attempt of one turn as its baseline, and the recipe has an "
                 "environment. Set algorithm.type=rloo."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _taught_by_someone(self) -> "Recipe":
+        if self.algorithm.type == "distill" and self.workflow is None and self.teacher is None:
+            raise ValueError(
+                "algorithm.type=distill learns from a teacher, and teacher.path names none. Set teacher.path to a "
+                "stronger model with the same tokenizer."
             )
         return self
 

@@ -54,27 +54,28 @@ def is_hub_id(path: str) -> bool:
     return _HUB_ID.fullmatch(path) is not None and not Path(path).exists()
 
 
-def locate(path: str, revision: str | None = None) -> Location:
+def locate(path: str, revision: str | None = None, *, key: str = "model") -> Location:
     """Where the model that a recipe names can be read from, downloaded or converted first where it has to be.
 
-    ``revision``: a branch, tag or commit, of a hub id only. DataError says what is not there.
+    ``revision``: a branch, tag or commit, of a hub id only. ``key``: the section that names it, for messages. DataError
+    says what is not there.
     """
     if is_hub_id(path):
-        folder = _download(path, revision)
+        folder = _download(path, revision, key)
         return Location(path=str(folder), revision=folder.name if _COMMIT.fullmatch(folder.name) else revision)
     if revision is not None:
         raise DataError(
-            f"model.revision={revision!r} is of a hub id (organisation/name), and model.path={path!r} is "
-            f"{'built in' if path.startswith(BUILTIN_PREFIX) else 'a folder'}. Leave model.revision out."
+            f"{key}.revision={revision!r} is of a hub id (organisation/name), and {key}.path={path!r} is "
+            f"{'built in' if path.startswith(BUILTIN_PREFIX) else 'a folder'}. Leave {key}.revision out."
         )
-    folder = folder_of(path)
+    folder = folder_of(path, key)
     return Location(path=path if folder is None else str(folder))
 
 
-def folder_of(path: str) -> Path | None:
+def folder_of(path: str, key: str = "model") -> Path | None:
     """The folder of ``builtin:NAME`` or of a local path, which exists; None for a built-in model without a folder.
 
-    DataError names what there is if it does not exist.
+    DataError names what there is if it does not exist; ``key`` is the section that names it.
     """
     if path.startswith(BUILTIN_PREFIX):
         if path not in BUILTINS:
@@ -86,7 +87,7 @@ def folder_of(path: str) -> Path | None:
     if not _is_folder(folder):
         shown = path if len(path) <= 200 else f"{path[:197]}..."
         raise DataError(
-            f"the model folder {shown!r} does not exist. Set model.path to a local folder with config.json, "
+            f"the model folder {shown!r} does not exist. Set {key}.path to a local folder with config.json, "
             f"*.safetensors and tokenizer.json, to a hub id such as Qwen/Qwen3-0.6B, or to {' or '.join(BUILTINS)}."
         )
     return folder
@@ -99,7 +100,7 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _download(name: str, revision: str | None) -> Path:
+def _download(name: str, revision: str | None, key: str) -> Path:
     """The snapshot of ``name`` in the hub's own cache; what is there already is not fetched again."""
     # Takes a moment to import, and most runs name a folder or a built-in model.
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
@@ -117,17 +118,17 @@ def _download(name: str, revision: str | None) -> Path:
         ) from error
     except RepositoryNotFoundError as error:
         raise DataError(
-            f"model.path={name!r} is no folder here, and the hub has no such model (or only for those logged in). "
+            f"{key}.path={name!r} is no folder here, and the hub has no such model (or only for those logged in). "
             "Check the name, or log in with `hf auth login`."
         ) from error
     except RevisionNotFoundError as error:
         raise DataError(
-            f"the hub's {name!r} has no revision {revision!r}. Set model.revision to one it has."
+            f"the hub's {name!r} has no revision {revision!r}. Set {key}.revision to one it has."
         ) from error
     except Exception as error:
         # Beside its own errors the library lets those of its HTTP client through.
         raise DataError(
-            f"model.path={name!r} is no folder here; as a hub id it is not in the hub's cache{at}, and the hub cannot "
-            "be reached. Connect to a network, or set model.path to a local folder."
+            f"{key}.path={name!r} is no folder here; as a hub id it is not in the hub's cache{at}, and the hub cannot "
+            f"be reached. Connect to a network, or set {key}.path to a local folder."
         ) from error
     return Path(folder)

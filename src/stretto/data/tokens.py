@@ -94,6 +94,17 @@ class Tokenizer:
             return ids
         return np.concatenate([np.array([self.bos_id], np.int32), ids])
 
+    @property
+    def idle_id(self) -> int | None:
+        """A token to pad with that no row ends with: the pad, unless it ends completions too; then another special
+        token; None without any.
+
+        Who looks for the end of a padded row by its ids finds it with this one only.
+        """
+        ends = {*self.stop_ids, *self.turn_end}
+        special = (index for index, t in sorted(self.backend.get_added_tokens_decoder().items()) if t.special)
+        return next((index for index in (self.pad_id, *special) if index not in ends), None)
+
     def save(self, folder: Path) -> None:
         """Write files that ``transformers.AutoTokenizer`` loads with the same ids; ``folder`` is made if missing."""
         folder.mkdir(parents=True, exist_ok=True)

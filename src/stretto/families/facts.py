@@ -3,7 +3,7 @@
 What cannot be known from the file is found out by ``modules.inspect_family``, which looks at the model's code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stretto.errors import DataError
 from stretto.types import Json
@@ -24,6 +24,7 @@ _SPELLINGS = {
 """Older names of the same sizes (GPT-2, OPT)."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_SCORER = "ForSequenceClassification"
 _MOVING_ROPES = ("dynamic", "longrope")
 
 
@@ -67,5 +68,15 @@ def check_config(config: Mapping[str, Json], path: str) -> None:
             f"({kind}) is a mixture of experts, whose products change with a token's company, so that sampler and "
             "trainer would disagree: choose a dense model"
         )
+    scorer = next((str(a) for a in _listed(config.get("architectures")) if str(a).endswith(_SCORER)), None)
+    if problem is None and scorer is not None:
+        problem = (
+            f"({scorer}) gives a number and writes no text: judge by it (reward.use=reward_model with "
+            "reward.with.path), or give the folder of a language model"
+        )
     if problem:
         raise DataError(f"the model in {path!r} {problem}.")
+
+
+def _listed(value: Json) -> Sequence[Json]:
+    return value if isinstance(value, list | tuple) else ()

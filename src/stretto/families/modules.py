@@ -11,8 +11,16 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from stretto.errors import DataError, nearest
 from stretto.families.facts import check_config
@@ -22,6 +30,7 @@ __all__ = [
     "FamilyShape",
     "LogitShape",
     "causal_on_meta",
+    "classifier_of",
     "empty_causal",
     "inspect_family",
     "logit_shape",
@@ -92,6 +101,29 @@ def resolve_config(config: Mapping[str, Json]) -> PretrainedConfig:
 def causal_on_meta(config: Mapping[str, Json]) -> PreTrainedModel:
     """The model of a ``config.json`` without memory for its weights: names and shapes. DataError if there is none."""
     return _on_meta(resolve_config(config), "eager", torch.float32)
+
+
+def classifier_of(config: Mapping[str, Json]) -> str:
+    """The class of transformers that holds this model's trunk with one output, ``score``, in place of its head.
+
+    DataError if the family has none of the same names.
+    """
+    causal = causal_on_meta(config)
+    kind = str(config["model_type"])
+    resolved = resolve_config(config)
+    resolved.num_labels = 1
+    trunk = {f"{causal.base_model_prefix}.{name}" for name, _ in causal.base_model.named_parameters()}
+    names, made = set[str](), ""
+    if kind in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
+        with torch.device("meta"):
+            model = AutoModelForSequenceClassification.from_config(resolved)
+        names, made = {name for name, _ in model.named_parameters()}, type(model).__name__
+    if names != {*trunk, "score.weight"}:
+        raise DataError(
+            f"a model of model_type {kind!r} cannot be trained as a reward model: transformers has no classifier of "
+            "its family with one linear output to load it as. Choose another family, such as llama or qwen3."
+        )
+    return made
 
 
 def empty_causal(

@@ -5,26 +5,23 @@ Everything is undone in reverse if a later stage fails.
 """
 
 import asyncio
-import shutil
 import traceback
-from pathlib import Path
 
-from stretto.data.tokens import Tokenizer
 from stretto.errors import ConfigError, Interrupted, RewardError, StrettoError
-from stretto.roles import TrainBackend
 from stretto.runtime.build import Job, open_parts
 from stretto.runtime.checkpoint import Position, position_after
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.driver import Driver
 from stretto.runtime.evaluation import EvalResult, evaluate
+from stretto.runtime.exports import export_model
 from stretto.runtime.parts import Parts
 from stretto.runtime.recording import Recorder
 from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore, word_for
 
-__all__ = ["EXPORT", "attempt", "evaluate_only", "export_policy"]
+__all__ = ["EXPORT", "attempt", "evaluate_only"]
 
 EXPORT = "model"
-"""The folder of a run in which its policy lies as an ordinary Hugging Face folder once the run is done."""
+"""The folder of a run in which what it trained lies as an ordinary Hugging Face folder once the run is done."""
 
 
 async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
@@ -38,7 +35,7 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
             recorder = Recorder(store)
             driver = Driver(job, parts, recorder, stop)
             await driver.run(at)
-            await parts.worker.call(export_policy, parts.backend, parts.tokenizer, store.path / EXPORT)
+            await parts.worker.call(export_model, parts.backend, job.exports, parts.tokenizer, store.path / EXPORT)
         status = "done"
     except Interrupted as interrupted:
         status, reason = "interrupted", str(interrupted)
@@ -88,22 +85,3 @@ async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Pos
     at = position_after(checkpoint, job)
     parts.worker.memory.update(at.memory)
     return at
-
-
-def export_policy(backend: TrainBackend, tokenizer: Tokenizer, folder: Path) -> None:
-    """The policy as a folder that other tools load. Never a part of it, wherever a kill strikes; runs on the worker."""
-    new, old = folder.with_name(f".new-{folder.name}"), folder.with_name(f".old-{folder.name}")
-    _remove(new, old)
-    new.mkdir(parents=True)
-    backend.export("policy", new)
-    tokenizer.save(new)
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    _remove(old)
-
-
-def _remove(*folders: Path) -> None:
-    for folder in folders:
-        if folder.exists():
-            shutil.rmtree(folder)

@@ -43,7 +43,7 @@ from stretto.types import (
     merge_metrics,
 )
 
-__all__ = ["GroupBinding", "GroupJudge", "StepBinding"]
+__all__ = ["GroupBinding", "GroupJudge", "StepBinding", "tokenize_for"]
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class GroupBinding:
 
     def tokenize(self, draw: int) -> Tokenize:
         """The tokenizer for one draw."""
-        return _Tokenize(self.tokenizer, draw)
+        return tokenize_for(self.tokenizer, draw)
 
     def environment(self, draw: int) -> Environment:
         """The recipe's environment, or that there is none, for one draw."""
@@ -142,6 +142,11 @@ class _Judge:
 
     async def judge(self, group: Group) -> Group:
         return await self.rewards.judge(group, self.occasion)
+
+
+def tokenize_for(tokenizer: Tokenizer, draw: int = 0) -> Tokenize:
+    """The role for one draw."""
+    return _Tokenize(tokenizer, draw)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,14 @@ from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
 from stretto.runtime.binding import GroupJudge
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.eval_sets import main_sets, own_rewards, warmup_sets
+from stretto.runtime.exports import check_scorer, exported
 from stretto.runtime.filters import GroupFilter, filter_of
-from stretto.runtime.graphs import main_graph, warmup_graph
+from stretto.runtime.graphs import VALUE_HEADS, main_graph, warmup_graph
+from stretto.runtime.pairs import check_pairs
 from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, main_phase, warmup_phase
 from stretto.runtime.scores import check_scores
+from stretto.runtime.teachers import check_teacher, locate_teacher
 from stretto.runtime.worker import Worker
 from stretto.store import PromptsBody
 from stretto.testing import FakeBackend, FakeEngine
@@ -49,7 +52,7 @@ from stretto.types import Prompt
 if TYPE_CHECKING:
     from stretto.backends.torch.lora import BaseOrigin
 
-__all__ = ["Given", "Job", "max_len_of", "needed_models", "open_parts", "prepare", "threads_of"]
+__all__ = ["Given", "Job", "max_len_of", "needed_models", "open_model", "open_parts", "prepare", "threads_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,7 +71,7 @@ class Job:
     """A recipe with everything resolved that needs no device: what will run, on what. Made before a run is created.
 
     ``model``: where the policy is read from (a folder, or a built-in name); the recipe names the commit if it is from
-    the hub.
+    the hub. ``teacher``: the same of the teacher, if there is one.
     """
 
     recipe: Recipe
@@ -81,6 +84,12 @@ class Job:
     rewards: Rewards
     set_rewards: Mapping[str, Rewards]
     environment: Factory | None = None
+    teacher: str | None = None
+
+    @property
+    def exports(self) -> str:
+        """The Model that the run hands on."""
+        return exported(self.phases[-1].graph)
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -170,10 +179,15 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     model = locate(recipe.model.path, recipe.model.revision)
     if model.revision != recipe.model.revision:  # the commit of a branch that may move
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"revision": model.revision})})
+    models = needed_models(graphs)
+    recipe, teacher = locate_teacher(recipe, models)
     if not isinstance(recipe.backend, FakeBackendConfig):
-        check_weights(model.path)
-        _check_family(model.path)
+        for path in (model.path, *([teacher] if teacher else [])):
+            check_weights(path)
+            _check_family(path)
         _check_lora(recipe, model.path)
+        if "reward" in models:
+            check_scorer(recipe, model.path)
     _check_devices(recipe)
     rewards = resolve_rewards(recipe.reward, given.reward)
     environment = given.environment
@@ -196,9 +210,10 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         stop=s.stop,
     )
     filters = filter_of(recipe, given.filter)
-    phases = [main_phase(recipe, graphs[-1], train, sampling, main_sets(recipe, held_out, tokenizer), filters)]
+    sets = main_sets(recipe, graphs[-1], held_out, tokenizer)
+    phases = [main_phase(recipe, graphs[-1], train, sampling, sets, filters)]
     if recipe.warmup is not None:
-        sets = warmup_sets(recipe, held_out, tokenizer)
+        sets = warmup_sets(recipe, graphs[0], held_out, tokenizer)
         phases.insert(0, warmup_phase(recipe, graphs[0], train, sampling, sets))
     job = Job(
         recipe=recipe,
@@ -211,8 +226,11 @@ def prepare(recipe: Recipe, given: Given) -> Job:
         rewards=rewards,
         set_rewards={key: _named_reward(key, config) for key, config in own_rewards(recipe).items()},
         environment=environment,
+        teacher=teacher,
     )
     max_len_of(job)
+    if teacher is not None and not isinstance(recipe.backend, FakeBackendConfig):
+        check_teacher(recipe, teacher, model.path, tokenizer, job.longest)
     check_scores(recipe, rewards, job.set_rewards, [s for phase in phases for s in phase.sets], environment)
     _check_vocabulary(job)
     _check_judged(job)
@@ -287,11 +305,18 @@ def _check_family(path: str) -> None:
 
 
 def _check_judged(job: Job) -> None:
-    """The rewards can judge every prompt that they will be given, as far as they can tell before."""
+    """The rewards can judge every prompt that they will be given, as far as they can tell before; pairs are pairs."""
+    fake = isinstance(job.recipe.engine, FakeEngineConfig)
+    positions = None if fake else max_positions_of(load_hf_config(job.model))
+    if any(spec.use == "prefer" for graph in job.graphs for spec in graph.nodes):
+        check_pairs(job.train, job.tokenizer, positions)
     if any(role.kind == "judge" for graph in job.graphs for spec in graph.nodes for role in spec.roles.values()):
         job.rewards.check(job.train)
     for phase in job.phases:
         for s in phase.sets:
+            if s.pairs is not None:
+                check_pairs(s.prompts, job.tokenizer, positions)
+                continue
             (job.set_rewards[s.judge] if s.judge else job.rewards).check(s.prompts)
 
 
@@ -394,25 +419,33 @@ def _open_backend(job: Job) -> TrainBackend:
         model: ModelSpec(
             path=job.model,
             trainable="train" in roles,
-            value_head=model == "critic",
+            value_head=model in VALUE_HEADS,
             lora=recipe.model.lora,
             origin=_origin(recipe, job.model),
         )
         for model, roles in sorted(models.items())
     }
+    if job.teacher is not None:
+        specs["teacher"] = ModelSpec(path=job.teacher, trainable=False, fixed=True)
     return TorchBackend(specs, recipe.backend, recipe.seed)
 
 
-def open_policy(recipe: Recipe) -> TrainBackend:
-    """A backend that holds the policy alone and does not train it: what an export loads a checkpoint into."""
+def open_model(recipe: Recipe, model: str = "policy") -> TrainBackend:
+    """A backend that holds one Model and does not train it: what an export loads a checkpoint into."""
     if isinstance(recipe.backend, FakeBackendConfig):
         raise ConfigError("backend.type=fake holds no Model, so there are no weights. Train with backend.type=torch.")
     from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 
     set_threads(recipe.backend.threads)
     path = locate(recipe.model.path, recipe.model.revision).path
-    spec = ModelSpec(path=path, trainable=False, lora=recipe.model.lora, origin=_origin(recipe, path))
-    return TorchBackend({"policy": spec}, recipe.backend.model_copy(update={"device": "cpu"}), recipe.seed)
+    spec = ModelSpec(
+        path=path,
+        trainable=False,
+        value_head=model in VALUE_HEADS,
+        lora=recipe.model.lora,
+        origin=_origin(recipe, path),
+    )
+    return TorchBackend({model: spec}, recipe.backend.model_copy(update={"device": "cpu"}), recipe.seed)
 
 
 def _check_lora(recipe: Recipe, path: str) -> None:

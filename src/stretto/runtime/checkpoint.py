@@ -51,6 +51,7 @@ def write_state(folder: Path, job: Job, pool: Pool, order: PromptOrder, worker: 
         "memory": worker.memory,
         "data_hash": job.data_hash,
         "set_hashes": job.set_hashes,
+        "exports": job.exports,
         "models": {model: "train" in roles for model, roles in needed_models(job.graphs).items()},
     }
     write_json(folder / "state.json", state)

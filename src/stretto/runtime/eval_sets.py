@@ -7,14 +7,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stretto.config.algorithms import DpoConfig
 from stretto.config.evaluation import HELD_OUT, EvalSettings, EvaluateConfig, settings_of
 from stretto.config.recipe import Recipe
 from stretto.config.rewards import RewardConfig
 from stretto.data.order import split
 from stretto.data.sources import load_prompts
 from stretto.data.tokens import Tokenizer
-from stretto.errors import UserError
+from stretto.errors import ConfigError, UserError
+from stretto.graph import Graph
 from stretto.roles import Sampling
+from stretto.runtime.pairs import PairJudge, pair_judge_of
 from stretto.types import Prompt
 
 __all__ = ["EvalSet", "main_sets", "own_rewards", "warmup_sets"]
@@ -26,7 +29,8 @@ class EvalSet:
 
     An attempt is right if its ``score`` (a named reward; None: the total) is ``full_mark`` or more. ``vote`` finds the
     answer in a text. ``judge`` is the key of the recipe under which its reward stands, empty for the recipe's own.
-    ``max_tokens_key`` is where the recipe says how long a completion may be.
+    ``max_tokens_key`` is where the recipe says how long a completion may be. ``pairs``: who says which of a prompt's
+    two answers is better, which is then what counts; nothing is sampled.
     """
 
     name: str
@@ -39,17 +43,19 @@ class EvalSet:
     vote: re.Pattern[str] | None = None
     judge: str = ""
     max_tokens_key: str = "sampling.max_tokens"
+    pairs: PairJudge | None = None
 
 
-def main_sets(recipe: Recipe, held_out: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[EvalSet, ...]:
+def main_sets(recipe: Recipe, graph: Graph, held_out: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[EvalSet, ...]:
     """The sets of the main phase, the held-out share first. Raises UserError for prompts that cannot be loaded."""
-    return _sets(recipe, recipe.evaluate, "evaluate.sets", held_out, tokenizer)
+    judge = pair_judge_of(graph, recipe.algorithm.beta if isinstance(recipe.algorithm, DpoConfig) else 1.0)
+    return _sets(recipe, recipe.evaluate, "evaluate", held_out, tokenizer, judge)
 
 
-def warmup_sets(recipe: Recipe, held_out: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[EvalSet, ...]:
+def warmup_sets(recipe: Recipe, graph: Graph, held_out: Sequence[Prompt], tokenizer: Tokenizer) -> tuple[EvalSet, ...]:
     """The sets of the warm-up."""
     assert recipe.warmup is not None
-    return _sets(recipe, recipe.warmup.evaluate, "warmup.evaluate.sets", held_out, tokenizer)
+    return _sets(recipe, recipe.warmup.evaluate, "warmup.evaluate", held_out, tokenizer, pair_judge_of(graph))
 
 
 def own_rewards(recipe: Recipe) -> Mapping[str, RewardConfig]:
@@ -66,15 +72,27 @@ def own_rewards(recipe: Recipe) -> Mapping[str, RewardConfig]:
 
 
 def _sets(
-    recipe: Recipe, evaluate: EvaluateConfig, where: str, held_out: Sequence[Prompt], tokenizer: Tokenizer
+    recipe: Recipe,
+    evaluate: EvaluateConfig,
+    section: str,
+    held_out: Sequence[Prompt],
+    tokenizer: Tokenizer,
+    pairs: PairJudge | None,
 ) -> tuple[EvalSet, ...]:
+    where = f"{section}.sets"
     found = [(HELD_OUT, held_out, "")] if held_out else []
     found += list(_further(recipe, evaluate, where, tokenizer))
     made: list[EvalSet] = []
     for name, prompts, judge in found:
         settings = settings_of(evaluate, name)
+        if settings.by == "pairs" and pairs is None:
+            raise ConfigError(
+                f"{section}.by=pairs asks which of two answers the trained Model finds better, and the workflow does "
+                f"not learn from pairs. Set algorithm.type=dpo or reward-model, or {section}.by=attempts."
+            )
         one = _set(name, prompts, judge, settings, _sampling(recipe, settings, tokenizer))
-        made.append(replace(one, max_tokens_key=_max_tokens_key(evaluate, where, name)))
+        key = _max_tokens_key(evaluate, where, name)
+        made.append(replace(one, max_tokens_key=key, pairs=None if settings.by == "attempts" else pairs))
     return tuple(made)
 
 

@@ -14,6 +14,7 @@ from stretto.data.seeds import evaluation_seed
 from stretto.environments.judge import GroupDropped
 from stretto.errors import RewardError, nearest
 from stretto.runtime.eval_sets import EvalSet
+from stretto.runtime.pairs import PairJudge, pair_rewards
 from stretto.runtime.parts import Parts
 from stretto.together import together
 from stretto.types import Finish, Occasion, Prompt, Trajectory
@@ -49,7 +50,9 @@ class EvalResult:
     """What came of a set, ``attempts`` at each prompt. ``tried`` in the order of its prompts; ``dropped`` more had no
     reward, by policy.
 
-    ``metrics`` by the names that ``until`` and ``keep_best`` use: NAME/accuracy and so on.
+    ``metrics`` by the names that ``until`` and ``keep_best`` use: NAME/accuracy and so on. ``pairs``: what was tried is
+    which of two answers is better; an attempt is then the one that was found to be, and NAME/reward is the mean of what
+    the chosen one has more.
     """
 
     name: str
@@ -58,6 +61,7 @@ class EvalResult:
     tried: tuple[Tried, ...]
     dropped: int
     metrics: Mapping[str, float]
+    pairs: bool = False
 
     @property
     def n(self) -> int:
@@ -80,6 +84,8 @@ async def evaluate(parts: Parts, eval_set: EvalSet, *, step: int = 0, steps: int
 
     A reward that fails ends it with RewardError, or under the policy ``drop`` leaves the prompt out, counted.
     """
+    if eval_set.pairs is not None:
+        return await _evaluate_pairs(parts, eval_set, eval_set.pairs)
     seed = evaluation_seed(parts.seed, eval_set.name)
     binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed)
     judge = parts.judges[eval_set.judge]
@@ -116,6 +122,37 @@ async def evaluate(parts: Parts, eval_set: EvalSet, *, step: int = 0, steps: int
         dropped=dropped,
         metrics=_metrics(eval_set, tried, dropped),
     )
+
+
+async def _evaluate_pairs(parts: Parts, eval_set: EvalSet, judge: PairJudge) -> EvalResult:
+    """Which of its two answers every prompt's better one is found to be. Equal ones count as half."""
+    rewards_P2 = await pair_rewards(parts.worker, judge, parts.tokenizer, eval_set.prompts)
+    margins_P = rewards_P2[:, 0] - rewards_P2[:, 1]
+    right = ((margins_P > 0) + 0.5 * (margins_P == 0)).tolist()
+    low, high = interval(right, 1)
+    metrics = {
+        "accuracy": sum(right) / len(right),
+        "accuracy/low": low,
+        "accuracy/high": high,
+        "reward": float(margins_P.mean()),
+        "pairs": float(len(right)),
+        "dropped": 0.0,
+    }
+    return EvalResult(
+        name=eval_set.name,
+        attempts=1,
+        greedy=False,
+        tried=tuple(_preferred(p, score) for p, score in zip(eval_set.prompts, right, strict=True)),
+        dropped=0,
+        metrics={f"{eval_set.name}/{name}": value for name, value in metrics.items()},
+        pairs=True,
+    )
+
+
+def _preferred(prompt: Prompt, score: float) -> Tried:
+    """A prompt with the one of its answers that was found better."""
+    text = "neither" if score == 0.5 else str(prompt.data["chosen" if score else "rejected"])
+    return Tried(prompt=prompt, attempts=(Attempt(text=text, finish="stop", reward=score, score=score),))
 
 
 def _kept(eval_set: EvalSet, prompt: Prompt, trajectory: Trajectory) -> Attempt:

@@ -13,19 +13,27 @@ from stretto.workflows.builtin import WORKFLOWS
 from stretto.workflows.filling import proximal_of, settings_of
 from stretto.workflows.nodes import NODES
 
-__all__ = ["MODELS", "find_workflow", "main_graph", "warmup_graph"]
+__all__ = ["MODELS", "OWN_WEIGHTS", "VALUE_HEADS", "find_workflow", "main_graph", "warmup_graph"]
 
 MODELS: Mapping[str, frozenset[str]] = {
     "policy": frozenset({"generate", "score", "train"}),
     "reference": frozenset({"score"}),
     "critic": frozenset({"score", "train"}),
+    "reward": frozenset({"score", "train"}),
+    "teacher": frozenset({"score"}),
 }
-"""The Models a recipe provides, with what each may do: the others start from the policy when the main phase begins."""
+"""The Models a recipe provides, with what each may do."""
+
+OWN_WEIGHTS = frozenset({"policy", "teacher"})
+"""The Models with weights of their own; the others start from the policy when a phase begins."""
+
+VALUE_HEADS = frozenset({"critic", "reward"})
+"""The Models with one output in place of the vocabulary."""
 
 STEP_ROLES = frozenset({"score", "train", "memory"})
 """The roles that are served to per-step nodes; the others are to per-group nodes."""
 
-UNJUDGED = frozenset({"rollout", "demonstrate", "collect", "logprobs", "values"})
+UNJUDGED = frozenset({"rollout", "demonstrate", "prefer", "collect", "logprobs", "values", "distribution"})
 """Built-in nodes that give no rewards."""
 
 NOT_PASSED = frozenset({"type"})

@@ -18,6 +18,7 @@ from stretto.graph import Graph, models_of
 from stretto.roles import Sampling, TrainBackend
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.filters import Filter
+from stretto.runtime.graphs import OWN_WEIGHTS
 from stretto.runtime.orders import PromptOrder, order_maker
 from stretto.runtime.pool import PoolConfig
 from stretto.types import Prompt
@@ -55,9 +56,10 @@ class Phase:
         return bool(self.until) and all(metrics.get(name, float("-inf")) >= value for name, value in self.until.items())
 
     def begin(self, backend: TrainBackend) -> None:
-        """Make the Models of this phase start from the policy as it is now, with fresh optimizers."""
+        """Make the Models of this phase start from the policy as it is now (a teacher keeps its weights), with fresh
+        optimizers."""
         for model, roles in sorted(models_of(self.graph).items()):
-            if model != "policy":
+            if model not in OWN_WEIGHTS:
                 backend.copy("policy", model)
             if "train" in roles:
                 backend.reset_optimizer(model)

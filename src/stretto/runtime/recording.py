@@ -191,5 +191,5 @@ def reward_metrics(rows: Sequence[Trajectory]) -> dict[str, Metric]:
 
 def _example(tried: Tried) -> Example:
     prompt, attempt = tried.prompt, tried.attempts[0]
-    answer = prompt.data.get("answer")
+    answer = prompt.data.get("answer", prompt.data.get("chosen"))
     return Example(uid=prompt.uid, prompt=prompt.text, completion=attempt.text, answer=answer, reward=attempt.reward)

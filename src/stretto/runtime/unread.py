@@ -31,6 +31,8 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
     roles = {(model, kind) for graph in graphs for model, kinds in models_of(graph).items() for kind in kinds}
     if recipe.critic.model_fields_set and not any(model == "critic" for model, _ in roles):
         yield "critic.lr", "no workflow of the run has a critic. Remove it, or use algorithm.type=ppo."
+    if recipe.teacher is not None and not any(model == "teacher" for model, _ in roles):
+        yield "teacher", "no workflow of the run has a teacher. Remove it, or use algorithm.type=distill."
     if not any(kind == "generate" for _, kind in roles):
         for key in sorted(recipe.sampling.model_fields_set & {"n", "temperature", "top_k", "top_p", "min_p"}):
             yield f"sampling.{key}", "no workflow of the run samples (evaluations have evaluate.*). Remove it."

@@ -9,34 +9,43 @@ from stretto.config.algorithms import (
     Aggregation,
     ClipLoss,
     CorrectionConfig,
+    Distillation,
     GaeConfig,
     GroupAdvantages,
     LossTerms,
+    PairLossKind,
     PolicyLoss,
     ProximalKind,
+    ReinforceLoss,
     RewardKl,
     UpdateSettings,
 )
 from stretto.graph import Workflow, workflow
-from stretto.types import Prompt, StepReport
+from stretto.types import Prompt, StepReport, UpdateReport
 from stretto.workflows.nodes import (
     advantages,
     charge_overlong,
     collect,
     correct,
     demonstrate,
+    distribution,
+    fit_reward,
     fit_values,
     gae,
     imitate,
+    learn_distribution,
     logprobs,
+    prefer,
     report,
     rollout,
     score,
+    teacher_advantages,
     update_policy,
+    update_preferences,
     values,
 )
 
-__all__ = ["WORKFLOWS", "actor_critic", "policy_gradient", "sft"]
+__all__ = ["WORKFLOWS", "actor_critic", "distill", "dpo", "policy_gradient", "reward_model", "sft"]
 
 
 @workflow
@@ -138,6 +147,68 @@ def actor_critic(
     return report(fit, learn)
 
 
+@workflow
+def distill(
+    prompt: Prompt,
+    *,
+    n: int = 8,
+    scored: bool = False,
+    over_vocabulary: Distillation | None = Distillation(),
+    entropy_coef: float = 0.0,
+    loss: PolicyLoss = ReinforceLoss(),
+    correction: CorrectionConfig | None = None,
+    proximal: ProximalKind = "detach",
+    proximal_alpha: float | None = None,
+    updates: UpdateSettings = UpdateSettings(),
+) -> StepReport:
+    """Attempts, and a teacher's word on each of their tokens: its whole distribution, which the policy's is moved to,
+    or (``over_vocabulary`` None) its log-prob of what was written, as an advantage. Rewards are recorded at most."""
+    group = rollout(prompt, n=n)
+    if scored:
+        group = score(group)
+    batch = collect(group)
+    if over_vocabulary is not None:
+        teacher = distribution(batch, on="teacher")
+        learn = learn_distribution(batch, teacher, settings=over_vocabulary, entropy_coef=entropy_coef, updates=updates)
+        return report(learn)
+    teacher = logprobs(batch, on="teacher")
+    own = logprobs(batch) if correction is not None or proximal in ("recompute", "interpolate") else None
+    credit = teacher_advantages(batch, teacher)
+    corrected = correct(batch, own, credit, settings=correction) if correction is not None else None
+    learn = update_policy(
+        batch,
+        credit,
+        recomputed=own,
+        correction=corrected,
+        loss=loss,
+        terms=LossTerms(entropy_coef=entropy_coef),
+        proximal=proximal,
+        proximal_alpha=proximal_alpha,
+        updates=updates,
+    )
+    return report(learn)
+
+
+@workflow
+def dpo(
+    prompt: Prompt, *, beta: float = 0.1, loss: PairLossKind = "sigmoid", label_smoothing: float = 0.0
+) -> StepReport:
+    """Direct preference optimisation on the prompts' chosen and rejected answers."""
+    pair = prefer(prompt)
+    batch = collect(pair)
+    ref = logprobs(batch, on="reference")
+    learn = update_preferences(batch, ref, beta=beta, loss=loss, label_smoothing=label_smoothing)
+    return report(learn)
+
+
+@workflow
+def reward_model(prompt: Prompt, *, center_coef: float = 0.0) -> UpdateReport:
+    """A reward model from the prompts' chosen and rejected answers."""
+    pair = prefer(prompt)
+    batch = collect(pair)
+    return fit_reward(batch, center_coef=center_coef)
+
+
 _CRITIC = ("ppo", "vapo")
 _GROUPS = (
     "grpo", "dr-grpo", "dapo", "gspo", "cispo", "sapo", "gmpo", "rloo", "reinforce-pp", "remax", "opo", "gpg", "maxrl",
@@ -148,5 +219,8 @@ WORKFLOWS: Mapping[str, Workflow] = {
     "sft": sft,
     **dict.fromkeys(_GROUPS, policy_gradient),
     **dict.fromkeys(_CRITIC, actor_critic),
+    "distill": distill,
+    "dpo": dpo,
+    "reward-model": reward_model,
 }
 """The built-in workflows by the type of the algorithm that implies them."""

@@ -2,11 +2,14 @@
 
 from stretto.config.algorithms import (
     DapoConfig,
+    DistillConfig,
+    DpoConfig,
     GaeConfig,
     PolicyGradient,
     PpoConfig,
     ProximalKind,
     RatioFields,
+    RewardModelConfig,
     SftConfig,
     UpdateFields,
     VapoConfig,
@@ -34,6 +37,12 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
     algorithm, sampling = recipe.algorithm, recipe.sampling
     if isinstance(algorithm, SftConfig):
         return {"aggregate": algorithm.aggregate}
+    if isinstance(algorithm, DpoConfig):
+        return {name: getattr(algorithm, name) for name in ("beta", "loss", "label_smoothing")}
+    if isinstance(algorithm, RewardModelConfig):
+        return {"center_coef": algorithm.center_coef}
+    if isinstance(algorithm, DistillConfig):
+        return _distillation(recipe, algorithm)
     assert isinstance(algorithm, PolicyGradient), algorithm.type
     assert isinstance(algorithm, UpdateFields), algorithm.type
     settings: dict[str, object] = {
@@ -57,3 +66,17 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         settings["overlong_buffer"] = algorithm.buffer(sampling.max_tokens)
         settings["overlong_penalty"] = algorithm.overlong_penalty
     return settings
+
+
+def _distillation(recipe: Recipe, algorithm: DistillConfig) -> dict[str, object]:
+    return {
+        "n": recipe.sampling.n,
+        "scored": algorithm.score_attempts,
+        "over_vocabulary": algorithm.over_vocabulary,
+        "entropy_coef": algorithm.entropy_coef,
+        "loss": algorithm.loss,
+        "correction": algorithm.correction,
+        "proximal": proximal_of(recipe),
+        "proximal_alpha": algorithm.proximal_alpha,
+        "updates": algorithm.updates(recipe.sampling.max_tokens),
+    }

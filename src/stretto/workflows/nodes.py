@@ -43,6 +43,8 @@ from stretto.types import (
     UpdateReport,
     merge_metrics,
 )
+from stretto.workflows.distilling import distribution, learn_distribution, teacher_advantages
+from stretto.workflows.preferences import demonstration, fit_reward, prefer, update_preferences
 from stretto.workflows.turns import play_attempts
 from stretto.workflows.updates import (
     Objective,
@@ -61,14 +63,20 @@ __all__ = [
     "collect",
     "correct",
     "demonstrate",
+    "distribution",
+    "fit_reward",
     "fit_values",
     "gae",
     "imitate",
+    "learn_distribution",
     "logprobs",
+    "prefer",
     "report",
     "rollout",
     "score",
+    "teacher_advantages",
     "update_policy",
+    "update_preferences",
     "values",
 ]
 
@@ -104,29 +112,19 @@ async def rollout(
 
 @node
 async def demonstrate(prompt: Prompt, tokens: Tokenize) -> Group:
-    """The prompt's own answer as a trajectory, to be imitated; what ends it is trained as well: the tokens that end a
-    turn by the chat template if the prompt is messages, else the end-of-sequence token.
+    """The prompt's own answer (the chosen one, of a preference without another) as a trajectory, to be imitated; what
+    ends it is trained as well: the tokens that end a turn by the chat template if the prompt is messages, else the
+    end-of-sequence token.
 
     Stop strings end what is sampled, not what is demonstrated: an answer that has one in it is imitated whole.
     """
-    answer = prompt.data.get("answer")
+    answer = prompt.data.get("answer", prompt.data.get("chosen"))
     if answer is None:
         raise DataError(
             f"prompt {prompt.uid!r} has no answer to demonstrate. Give every prompt of a supervised phase an answer "
             "(prompts.answer names the key in a file)."
         )
-    text = str(answer)
-    written = np.concatenate([tokens.encode(text), tokens.ending(prompt)])
-    trajectory = Trajectory(
-        key=Key(tokens.draw, 0),
-        token_ids_T=np.concatenate([prompt.token_ids, written]),
-        mask_T=_mask(len(prompt.token_ids), len(written)),
-        logprobs_T=np.zeros(len(prompt.token_ids) + len(written), np.float32),
-        versions=(),
-        finish="stop",
-        text=text,
-    )
-    return Group(draw=tokens.draw, prompt=prompt, trajectories=(trajectory,))
+    return Group(draw=tokens.draw, prompt=prompt, trajectories=(demonstration(prompt, str(answer), tokens),))
 
 
 @node
@@ -336,6 +334,12 @@ NODES: dict[str, Node] = {
         update_policy,
         fit_values,
         imitate,
+        prefer,
+        update_preferences,
+        fit_reward,
+        distribution,
+        learn_distribution,
+        teacher_advantages,
         report,
     )
 }

@@ -7,6 +7,7 @@ does not matter.
 """
 
 from stretto.algorithms.advantages.credit import gae_credit, group_credit, judged_rewards
+from stretto.algorithms.advantages.distillation import teacher_credit
 from stretto.algorithms.advantages.groups import (
     cpgd_advantages,
     gdpo_advantages,
@@ -51,5 +52,6 @@ __all__ = [
     "remax_advantages",
     "rewards_with_kl",
     "rloo_advantages",
+    "teacher_credit",
     "whiten",
 ]

@@ -3,7 +3,8 @@
 N is the number of tokens the policy wrote in the micro-batch, R that of its rows; nothing else reaches a loss, so
 there are no masks here. ``weights_N`` already carries every denominator of the update (``aggregation_weights``): a
 loss returns ``sum(weights_N * loss_N)`` and never a mean, and the sum over all micro-batches is the objective. Rows
-are never cut, so a loss may use the mean over a row; anything over the whole batch comes as a column.
+are never cut, so a loss may use the mean over a row; anything over the whole batch comes as a column. A loss that
+compares the rows of a group, or asks for whole distributions of this Model and others, says so in its LossRef.
 
 A loss of one's own is a function ``loss(tokens: Tokens, *, setting=default, ...) -> LossOutput``, named
 ``module:function`` in a LossRef, whose settings become its keyword arguments:
@@ -20,13 +21,15 @@ from stretto.algorithms.losses.covariance import clip_cov, kl_cov
 from stretto.algorithms.losses.divergence import dppo_kl, dppo_tv, dppo_tv_sq, rollout_is_mask, tv_sym_sq
 from stretto.algorithms.losses.kl import kl_in_loss
 from stretto.algorithms.losses.metrics import with_ess
+from stretto.algorithms.losses.pairs import bradley_terry, dpo
 from stretto.algorithms.losses.plain import cpgd, gpg, reinforce, sft
 from stretto.algorithms.losses.policy import TokenLosses, log_ratio, policy_loss
 from stretto.algorithms.losses.ratio import clip
 from stretto.algorithms.losses.registry import LOSSES, resolve_loss
 from stretto.algorithms.losses.sequence import gmpo, gspo, gspo_token
 from stretto.algorithms.losses.soft import cispo, sapo, vespo
-from stretto.algorithms.losses.tokens import Loss, LossOutput, Tokens
+from stretto.algorithms.losses.teaching import distill, divergence_of
+from stretto.algorithms.losses.tokens import Loss, LossOutput, Tokens, VocabularyFunction
 from stretto.algorithms.losses.values import value_clip
 
 __all__ = [
@@ -35,10 +38,15 @@ __all__ = [
     "LossOutput",
     "TokenLosses",
     "Tokens",
+    "VocabularyFunction",
+    "bradley_terry",
     "cispo",
     "clip",
     "clip_cov",
     "cpgd",
+    "distill",
+    "divergence_of",
+    "dpo",
     "dppo_kl",
     "dppo_tv",
     "dppo_tv_sq",

@@ -9,10 +9,12 @@ from torch import Tensor
 from stretto.algorithms.losses.covariance import clip_cov, kl_cov
 from stretto.algorithms.losses.divergence import dppo_kl, dppo_tv, dppo_tv_sq, rollout_is_mask, tv_sym_sq
 from stretto.algorithms.losses.metrics import policy_metrics, total_of
+from stretto.algorithms.losses.pairs import bradley_terry, dpo
 from stretto.algorithms.losses.plain import cpgd, gpg, reinforce, sft
 from stretto.algorithms.losses.ratio import clip
 from stretto.algorithms.losses.sequence import gmpo, gspo, gspo_token
 from stretto.algorithms.losses.soft import cispo, sapo, vespo
+from stretto.algorithms.losses.teaching import distill
 from stretto.algorithms.losses.tokens import Loss, LossOutput, Tokens
 from stretto.algorithms.losses.values import value_clip
 from stretto.errors import ConfigError, nearest
@@ -41,6 +43,9 @@ LOSSES: Mapping[str, Callable[..., LossOutput]] = {
     "vespo": vespo,
     "reinforce": reinforce,
     "value_clip": value_clip,
+    "dpo": dpo,
+    "bradley_terry": bradley_terry,
+    "distill": distill,
 }
 """The built-in losses by name; those of a policy have the ``type`` of their settings in ``stretto.config``."""
 

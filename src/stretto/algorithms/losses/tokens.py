@@ -10,7 +10,10 @@ from torch import Tensor
 from stretto.errors import ConfigError, nearest
 from stretto.types import Metrics
 
-__all__ = ["Loss", "LossOutput", "Tokens"]
+__all__ = ["Loss", "LossOutput", "Tokens", "VocabularyFunction"]
+
+VocabularyFunction: TypeAlias = Callable[..., Tensor]
+"""``f(logp_nV, *teachers_nV) -> [n]`` of log-probs over the vocabulary at n tokens, the Model's own first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -21,6 +24,9 @@ class Tokens:
     ``sampler_logprobs_N`` are those of the engine; ``sampled_N`` is False for tokens of demonstrations, which no engine
     sampled. ``rows_N``: each token's row, 0 to ``num_rows - 1``; a row is a trajectory (a part of an attempt), and it
     is never cut by micro-batches. ``columns`` are the per-token Columns that were passed, by name.
+
+    Only where the LossRef asks for it: ``groups_R``, each row's group, 0 to ``num_groups - 1``, which is not cut either
+    (``unit`` "group"); ``vocabulary``, which applies a function to whole distributions (``teachers``).
     """
 
     weights_N: Tensor
@@ -32,6 +38,9 @@ class Tokens:
     logprobs_N: Tensor | None = None
     entropy_N: Tensor | None = None
     values_N: Tensor | None = None
+    groups_R: Tensor | None = None
+    num_groups: int = 0
+    vocabulary: Callable[[VocabularyFunction, Tensor | None], Tensor] | None = None
 
     def column(self, name: str) -> Tensor:
         """The Column ``name`` [N]. ConfigError if it was not passed."""
@@ -69,6 +78,28 @@ class Tokens:
         """The mean over the tokens of each row [R]; 0 of a row without any."""
         return self.row_sum(values_N) / self.row_sum(torch.ones_like(values_N)).clamp(min=1)
 
+    def group_sum(self, values_N: Tensor) -> Tensor:
+        """The sum over the tokens of each group [G]. ConfigError if groups may be cut."""
+        if self.groups_R is None:
+            raise ConfigError(
+                "the loss compares the rows of a group, and micro-batches may cut groups. Say unit='group' in its "
+                "LossRef."
+            )
+        return values_N.new_zeros(self.num_groups).index_add(0, self.groups_R[self.rows_N], values_N)
+
+    def over_vocabulary(self, function: VocabularyFunction) -> Tensor:
+        """``function`` of log-probs over the vocabulary at every token [N], some tokens at a time, with gradient.
+
+        It is given those of the Model, with gradient, and those of each of ``LossRef.teachers``. ConfigError without
+        any.
+        """
+        if self.vocabulary is None:
+            raise ConfigError(
+                "the loss asks for whole distributions, and its LossRef names no Model to compare with. Name it in "
+                "teachers=(...)."
+            )
+        return self.vocabulary(function, None)
+
     def to_tokens(self, values_R: Tensor) -> Tensor:
         """Each token's value of its row [N]."""
         return values_R[self.rows_N]
@@ -85,6 +116,11 @@ class Tokens:
         def own(values_N: Tensor | None) -> Tensor | None:
             return None if values_N is None else values_N[kept]
 
+        def vocabulary(function: VocabularyFunction, places: Tensor | None) -> Tensor:
+            assert self.vocabulary is not None
+            of_all = kept.nonzero().squeeze(1)
+            return self.vocabulary(function, of_all if places is None else of_all[places])
+
         return Tokens(
             weights_N=self.weights_N[kept],
             sampler_logprobs_N=self.sampler_logprobs_N[kept],
@@ -95,6 +131,9 @@ class Tokens:
             logprobs_N=own(self.logprobs_N),
             entropy_N=own(self.entropy_N),
             values_N=own(self.values_N),
+            groups_R=self.groups_R,
+            num_groups=self.num_groups,
+            vocabulary=None if self.vocabulary is None else vocabulary,
         )
 
 

@@ -9,8 +9,9 @@ log-probs, losses and files are in modules of their own.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,13 @@ from torch import Tensor
 from stretto.algorithms.losses import Tokens, resolve_loss, with_ess
 from stretto.backends.torch.attention import gather_rows
 from stretto.backends.torch.devices import open_device
-from stretto.backends.torch.logprobs import token_logprobs
+from stretto.backends.torch.logprobs import Head, over_vocabulary, token_logprobs
 from stretto.backends.torch.lora import BaseOrigin, export_adapter
 from stretto.backends.torch.models import ModelSpec, Network, build_network
 from stretto.backends.torch.packing import Pack, microbatches
 from stretto.backends.torch.state import (
     check_base,
+    check_fixed,
     export_folder,
     hash_tensors,
     load_model,
@@ -64,7 +66,7 @@ def set_threads(threads: int) -> int:
 class _Held:
     """A Model and what training adds to it. ``failure`` says why the gradient accumulated so far cannot be used.
 
-    ``base``: what adapters stand on, where it has them.
+    ``base``: what a checkpoint knows without holding it: what adapters stand on, or the weights of a fixed Model.
     """
 
     network: Network
@@ -85,6 +87,8 @@ class TorchBackend:
         # The policy first: with adapters, a frozen Model that starts from the same base is a set of adapters on it.
         for name, spec in sorted(models.items(), key=lambda item: (item[0] != "policy", item[0])):
             network, base = self._build(name, spec, models.get("policy"), seed)
+            if spec.fixed:
+                base = {"path": spec.path, "weights": hash_tensors(network.weights())}
             optimizer = self._new_optimizer(network) if spec.trainable else None
             self._models[name] = _Held(network, optimizer, base)
 
@@ -101,7 +105,7 @@ class TorchBackend:
         with torch.no_grad():
             for pack in microbatches(batch, self._config.microbatch_tokens, self._device):
                 places = pack.flat_N.cpu().numpy()
-                for name, tensor in self._forward(network, pack).items():
+                for name, tensor in self._says(network, self._hidden(network, pack), pack).items():
                     if name in columns:
                         columns[name][places] = tensor.cpu().numpy()
         return tuple(Column.per_token(name, batch, values) for name, values in columns.items())
@@ -115,9 +119,11 @@ class TorchBackend:
         held = self._trained(model)
         function = resolve_loss(loss)
         given = self._columns(batch, columns)
+        teachers = [self._held(name).network for name in loss.teachers]
         parts: list[Metrics] = []
-        for pack in microbatches(batch, self._config.microbatch_tokens, self._device):
-            out = function(self._tokens(held.network, pack, given))
+        for pack in microbatches(batch, self._config.microbatch_tokens, self._device, loss.unit):
+            tokens = self._tokens(held.network, pack, given, teachers)
+            out = function(tokens if loss.unit == "group" else replace(tokens, groups_R=None))
             parts.append(out.metrics)
             total = out.total.item()
             if math.isfinite(total):
@@ -194,10 +200,12 @@ class TorchBackend:
     def save(self, path: Path) -> None:
         """Write ``<model>.safetensors``, and ``<model>.optimizer.safetensors`` and ``.json`` where it is trained.
 
-        Of a Model with adapters these are the adapters, and ``<model>.base.json`` says by a hash what they stand on.
+        Of a Model with adapters these are the adapters, and ``<model>.base.json`` says by a hash what they stand on; of
+        a fixed Model there is that file alone.
         """
         for name, held in self._models.items():
-            save_model(held.network, path / f"{name}.safetensors")
+            if not self._specs[name].fixed:
+                save_model(held.network, path / f"{name}.safetensors")
             if held.base is not None:
                 save_base(held.base, path / f"{name}.base.json")
             if held.optimizer is not None:
@@ -206,6 +214,10 @@ class TorchBackend:
     def load(self, path: Path) -> None:
         """Restore every Model from ``path``. StoreError names a file that is missing or of another Model or base."""
         for name, held in self._models.items():
+            if self._specs[name].fixed:
+                assert held.base is not None
+                check_fixed(name, held.base, path / f"{name}.base.json")
+                continue
             file = path / f"{name}.safetensors"
             if not file.is_file():
                 raise StoreError(f"the checkpoint {str(path)!r} has no weights of Model {name!r}. Take another one.")
@@ -249,27 +261,35 @@ class TorchBackend:
         known = {"weights": hash_tensors(base.trunk_weights()), "alpha": spec.lora.alpha}
         return base.with_adapters(name, spec.lora, seed=own_seed, trained=spec.trainable), known
 
-    def _forward(self, network: Network, pack: Pack) -> dict[str, Tensor]:
-        """What ``network`` says about the written tokens of ``pack``: values, or logprobs and entropy, [N] float32."""
+    def _hidden(self, network: Network, pack: Pack) -> Tensor:
+        """The states that predict the written tokens of ``pack`` [N, C], in the type in which a head takes them."""
         low = self._config.dtype == "bfloat16"
         with torch.autocast(self._device.type, torch.bfloat16, enabled=low):
             hidden_M = network.hidden(pack)
         hidden_N = gather_rows(hidden_M, pack.source)
+        return hidden_N.bfloat16() if low and not network.has_values else hidden_N
+
+    def _says(self, network: Network, hidden_N: Tensor, pack: Pack) -> dict[str, Tensor]:
+        """What ``network`` says about these tokens: values, or logprobs and entropy, [N] float32."""
         if network.has_values:
             return {"values": network.value_head(hidden_N.float()).squeeze(1)}
         # Outside autocast: the head decides itself what is kept in float32.
         logprobs_N, entropy_N = token_logprobs(
-            hidden_N.bfloat16() if low else hidden_N,
-            network.head.weight,
-            pack.targets_N,
-            pack.inverse_temperature_N,
-            network.logits,
+            hidden_N, network.head.weight, pack.targets_N, pack.inverse_temperature_N, network.logits
         )
         return {"logprobs": logprobs_N, "entropy": entropy_N}
 
-    def _tokens(self, network: Network, pack: Pack, given: Mapping[str, Tensor]) -> Tokens:
+    def _tokens(self, network: Network, pack: Pack, given: Mapping[str, Tensor], teachers: Sequence[Network]) -> Tokens:
         own = {name: tensor.index_select(0, pack.flat_N) for name, tensor in given.items()}
-        forward = self._forward(network, pack)
+        with torch.no_grad():
+            heads = [Head(self._hidden(n, pack), n.head.weight, n.logits) for n in teachers]
+        # After the teachers: an adapter is active on a shared base until another one is.
+        hidden_N = self._hidden(network, pack)
+        forward = self._says(network, hidden_N, pack)
+        vocabulary = None
+        if teachers and not network.has_values:
+            own_head = Head(hidden_N, network.head.weight, network.logits)
+            vocabulary = partial(over_vocabulary, (own_head, *heads), pack.inverse_temperature_N)
         return Tokens(
             weights_N=own.pop("weights"),
             sampler_logprobs_N=own.pop(_SAMPLER),
@@ -280,6 +300,9 @@ class TorchBackend:
             logprobs_N=forward.get("logprobs"),
             entropy_N=forward.get("entropy"),
             values_N=forward.get("values"),
+            groups_R=pack.groups_R,
+            num_groups=pack.num_groups,
+            vocabulary=vocabulary,
         )
 
     def _columns(self, batch: Batch, columns: tuple[Column, ...]) -> dict[str, Tensor]:

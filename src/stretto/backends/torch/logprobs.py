@@ -3,15 +3,19 @@
 Logits of a few rows are made, reduced and dropped; the backward pass makes them again from the saved log-sum-exp.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from stretto.algorithms.losses import VocabularyFunction
 from stretto.families.modules import LogitShape
 
-__all__ = ["token_logprobs"]
+__all__ = ["Head", "over_vocabulary", "token_logprobs"]
 
 CHUNK_ELEMENTS = 2**24
 """Logits alive at the same time (64 MB of float32; the backward pass holds three such)."""
@@ -34,6 +38,44 @@ def token_logprobs(
         tuple[Tensor, Tensor],
         _TokenLogprobs.apply(hidden_N, weight, targets_N, inverse_temperature_N, shape or LogitShape()),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """What a Model says about N tokens: states [N, C], the head's weight [V, C] and what is done to logits.
+
+    Rows of the weight beyond the vocabulary of the Model that learns are left out.
+    """
+
+    hidden_N: Tensor
+    weight: Tensor
+    shape: LogitShape
+
+
+def over_vocabulary(
+    heads: Sequence[Head], inverse_temperature_N: Tensor, function: VocabularyFunction, places: Tensor | None
+) -> Tensor:
+    """``function`` of the log-probs over the vocabulary of each head, [n], for the tokens ``places`` (None: all).
+
+    Log-probs of a few tokens are made, reduced and dropped; the backward pass makes them again. Those of every head are
+    over the tokens of the first one.
+    """
+    vocabulary = len(heads[0].weight)
+
+    def some(rows: Tensor | slice) -> Tensor:
+        logps = []
+        for head in heads:
+            hidden = head.hidden_N[rows]
+            z = _logits(hidden, head.weight[:vocabulary].to(hidden.dtype), head.shape)
+            logps.append((z * inverse_temperature_N[rows, None]).log_softmax(-1))
+        return function(*logps)
+
+    count = len(inverse_temperature_N) if places is None else len(places)
+    chunks = [rows if places is None else places[rows] for rows in _chunks(count, vocabulary)]
+    if not chunks:
+        return heads[0].hidden_N.new_zeros(0, dtype=torch.float32)
+    parts = [checkpoint(some, rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks]
+    return torch.cat(cast(list[Tensor], parts))
 
 
 class _TokenLogprobs(torch.autograd.Function):

@@ -43,11 +43,13 @@ class ModelSpec:
     """A Model to hold: ``path`` is a folder or ``builtin:NAME``; a value head replaces the language-model head.
 
     With ``lora`` adapters are what is trained and saved, over a base that stays. ``origin``: how exported adapters name
-    that base, if not by ``path``.
+    that base, if not by ``path``. ``fixed``: nothing ever changes its weights, so a checkpoint knows them by a hash and
+    does not hold them.
     """
 
     path: str
     trainable: bool = True
+    fixed: bool = False
     value_head: bool = False
     lora: LoraConfig | None = None
     origin: BaseOrigin | None = None

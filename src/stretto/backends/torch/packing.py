@@ -8,8 +8,9 @@ one copy. Inside attention every trajectory is spelled out again (``AttentionLay
 Shapes: M tokens of the packed row, N written tokens of the micro-batch, P places of the padded attention blocks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -51,7 +52,8 @@ class AttentionLayout:
 class Pack:
     """One micro-batch. ``source`` gathers the hidden state that predicts each written token; ``targets_N`` are those
     tokens, ``flat_N`` their places in the batch's per-token Columns, ``rows_N`` their rows among the ``num_rows`` of
-    the micro-batch, ``inverse_temperature_N`` what scales logits."""
+    the micro-batch, ``groups_R`` the groups of these among ``num_groups``, ``inverse_temperature_N`` what scales
+    logits."""
 
     input_ids_M: Tensor
     position_ids_M: Tensor
@@ -61,6 +63,8 @@ class Pack:
     flat_N: Tensor
     rows_N: Tensor
     num_rows: int
+    groups_R: Tensor
+    num_groups: int
     inverse_temperature_N: Tensor
 
 
@@ -75,30 +79,55 @@ class _Rows:
     firsts_B: Places
     lasts_B: Places
     prompts_B: Places
+    draws_B: Places
     inverse_temperature_B: NDArray[np.float32]
 
 
-def microbatches(batch: Batch, budget: int, device: torch.device) -> Iterator[Pack]:
-    """Cut ``batch`` in key order into packs of at most ``budget`` computed tokens; a longer trajectory goes alone.
+def microbatches(
+    batch: Batch, budget: int, device: torch.device, unit: Literal["row", "group"] = "row"
+) -> Iterator[Pack]:
+    """Cut ``batch`` in key order into packs of at most ``budget`` computed tokens; a longer unit goes alone.
 
-    Trajectories without a written token are left out. One that begins with a written token is a DataError.
+    A unit, which is not cut, is a trajectory, or all those of a draw. Trajectories without a written token are left
+    out. One that begins with a written token is a DataError.
     """
     rows = _facts(batch)
     chosen: list[int] = []
     prompts: set[int] = set()
     used = 0
-    for row in np.flatnonzero(rows.lasts_B >= 0).tolist():
-        own, prompt = int(rows.lasts_B[row] - rows.firsts_B[row]), int(rows.prompts_B[row])
-        cost = own + (0 if prompt in prompts else int(rows.firsts_B[row]))
+    for own in _units(rows, unit):
+        cost, new = _cost(rows, own, prompts)
         if chosen and used + cost > budget:
             yield _pack(rows, np.asarray(chosen), device)
             chosen, prompts, used = [], set(), 0
-            cost = int(rows.lasts_B[row])
-        chosen.append(row)
-        prompts.add(prompt)
+            cost, new = _cost(rows, own, prompts)
+        chosen.extend(own)
+        prompts |= new
         used += cost
     if chosen:
         yield _pack(rows, np.asarray(chosen), device)
+
+
+def _units(rows: _Rows, unit: Literal["row", "group"]) -> Iterator[list[int]]:
+    """What a pack may not cut: rows with written tokens, alone or by their draws."""
+    there = np.flatnonzero(rows.lasts_B >= 0)
+    if unit == "row":
+        yield from ([row] for row in there.tolist())
+        return
+    # Keys are ordered by draw first.
+    yield from (own.tolist() for own in np.split(there, np.flatnonzero(np.diff(rows.draws_B[there])) + 1) if len(own))
+
+
+def _cost(rows: _Rows, unit: list[int], prompts: Collection[int]) -> tuple[int, set[int]]:
+    """Tokens that a unit adds to a pack that has ``prompts``, and the prompts it brings."""
+    cost, new = 0, set[int]()
+    for row in unit:
+        prompt = int(rows.prompts_B[row])
+        cost += int(rows.lasts_B[row] - rows.firsts_B[row])
+        if prompt not in prompts and prompt not in new:
+            cost += int(rows.firsts_B[row])
+            new.add(prompt)
+    return cost, new
 
 
 def _facts(batch: Batch) -> _Rows:
@@ -127,6 +156,7 @@ def _facts(batch: Batch) -> _Rows:
         firsts_B=firsts,
         lasts_B=lasts,
         prompts_B=prompts,
+        draws_B=np.asarray([t.key.draw for t in trajectories], np.int64),
         # A greedy trajectory (temperature 0) has log-probs at temperature 1.
         inverse_temperature_B=np.asarray([1.0 / (t.temperature or 1.0) for t in trajectories], np.float32),
     )
@@ -154,6 +184,7 @@ def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
     kept = in_pack[rows.written_row] >= 0
     flat_N, row_N = rows.written[kept], in_pack[rows.written_row[kept]]
     source_N = place(row_N, flat_N - starts[row_N] - 1)
+    groups = np.unique(rows.draws_B[chosen], return_inverse=True)[1]
     # A row that adds no token of its own is attended to nowhere.
     attending = np.flatnonzero(lengths > 0)
 
@@ -184,6 +215,8 @@ def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
         flat_N=send(flat_N),
         rows_N=send(row_N),
         num_rows=len(chosen),
+        groups_R=send(groups),
+        num_groups=int(groups.max()) + 1,
         inverse_temperature_N=send(rows.inverse_temperature_B[chosen][row_N]),
     )
 

@@ -18,10 +18,12 @@ from torch.optim import Optimizer
 
 from stretto.backends.torch.models import Network
 from stretto.errors import StoreError
+from stretto.families.modules import classifier_of
 from stretto.types import Json
 
 __all__ = [
     "check_base",
+    "check_fixed",
     "export_folder",
     "hash_tensors",
     "load_model",
@@ -98,16 +100,14 @@ def load_optimizer(network: Network, optimizer: Optimizer, file: Path) -> None:
 
 
 def save_base(base: Mapping[str, Json], file: Path) -> None:
-    """Write what a Model's adapters stand on: a hash of the weights, and alpha. StoreError with the cause."""
+    """Write what a checkpoint knows of weights it does not hold: their hash, and of adapters alpha. StoreError with the
+    cause."""
     _write_json(base, file)
 
 
 def check_base(base: Mapping[str, Json], file: Path) -> None:
     """StoreError if the adapters of a checkpoint were trained on another base than the one that is here."""
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{str(file)!r} cannot be read: {error}. Take an older checkpoint.") from error
+    stored = _read_json(file)
     if stored != dict(base):
         what = "other base weights than those that model.path has now"
         if stored.get("weights") == base["weights"]:
@@ -118,16 +118,35 @@ def check_base(base: Mapping[str, Json], file: Path) -> None:
         )
 
 
+def check_fixed(model: str, base: Mapping[str, Json], file: Path) -> None:
+    """StoreError if a Model that no run changes has other weights than when a checkpoint was written.
+
+    One from elsewhere is another on purpose: a fork may have another teacher.
+    """
+    stored = _read_json(file)
+    if stored.get("path") == base["path"] and stored != dict(base):
+        raise StoreError(
+            f"Model {model!r} has other weights than when {str(file.parent)!r} was written: what {model}.path names "
+            "has changed. Bring that back as it was, or start a new run."
+        )
+
+
 def export_folder(network: Network, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` as transformers reads them. StoreError with the cause."""
+    """Write ``config.json`` and ``model.safetensors`` as transformers reads them. StoreError with the cause.
+
+    A Model with a value head is written as a sequence classifier of one label, whose logit is the value.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config = {**network.config, "dtype": "float32"}
         config.pop("torch_dtype", None)
+        if network.has_values:
+            label = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+            config |= {"architectures": [classifier_of(network.config)], **label}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StoreError(f"the export folder {str(folder)!r} cannot be written: {error}.") from error
-    weights = {name: p.detach() for name, p in network.weights()}
+    weights = {name.replace("value_head.", "score."): p.detach() for name, p in network.weights()}
     _write(weights, folder / "model.safetensors", {"format": "pt"})
 
 
@@ -143,6 +162,13 @@ def _write_json(value: Mapping[str, object], file: Path) -> None:
         file.write_text(json.dumps(value, indent=0) + "\n", encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{str(file)!r} cannot be written: {error}.") from error
+
+
+def _read_json(file: Path) -> Mapping[str, Json]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{str(file)!r} cannot be read: {error}. Take an older checkpoint.") from error
 
 
 def _read(file: Path) -> dict[str, Tensor]:

@@ -15,6 +15,8 @@ from stretto.config.algorithms.composed import ComposedConfig
 from stretto.config.algorithms.correction import CorrectionConfig, ProximalKind
 from stretto.config.algorithms.cpgd import CpgdConfig
 from stretto.config.algorithms.dapo import DapoConfig
+from stretto.config.algorithms.distill import Distillation, DistillConfig
+from stretto.config.algorithms.dpo import DpoConfig, PairLossKind
 from stretto.config.algorithms.estimators import Advantages, GaeConfig, GroupAdvantages
 from stretto.config.algorithms.gmpo import GmpoConfig
 from stretto.config.algorithms.grpo import DrGrpoConfig, GrpoConfig
@@ -26,6 +28,7 @@ from stretto.config.algorithms.losses import (
     LossKlKind,
     LossTerms,
     PolicyLoss,
+    ReinforceLoss,
     loss_ref,
 )
 from stretto.config.algorithms.maxrl import MaxRlConfig
@@ -41,6 +44,7 @@ from stretto.config.algorithms.parts import (
 from stretto.config.algorithms.ppo import PpoConfig, VapoConfig
 from stretto.config.algorithms.reinforce_pp import ReinforcePpConfig
 from stretto.config.algorithms.remax import RemaxConfig
+from stretto.config.algorithms.reward_model import RewardModelConfig
 from stretto.config.algorithms.rloo import RlooConfig
 from stretto.config.algorithms.sapo import SapoConfig
 from stretto.config.algorithms.sft import SftConfig
@@ -55,6 +59,9 @@ __all__ = [
     "ClipLoss",
     "CorrectionConfig",
     "DapoConfig",
+    "DistillConfig",
+    "Distillation",
+    "DpoConfig",
     "EmptyRows",
     "GaeConfig",
     "GroupAdvantages",
@@ -63,13 +70,16 @@ __all__ = [
     "LossKlKind",
     "LossTerms",
     "Named",
+    "PairLossKind",
     "PolicyGradient",
     "PolicyLoss",
     "PpoConfig",
     "Proximal",
     "ProximalKind",
     "RatioFields",
+    "ReinforceLoss",
     "RewardKl",
+    "RewardModelConfig",
     "SftConfig",
     "UpdateFields",
     "UpdateSettings",
@@ -96,6 +106,9 @@ Algorithm: TypeAlias = Annotated[
     | CpgdConfig
     | PpoConfig
     | VapoConfig
+    | DistillConfig
+    | DpoConfig
+    | RewardModelConfig
     | ComposedConfig,
     Field(discriminator="type"),
 ]

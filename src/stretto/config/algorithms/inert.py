@@ -11,6 +11,8 @@ from stretto.config.algorithms.base import Named, PolicyGradient
 from stretto.config.algorithms.composed import ComposedConfig
 from stretto.config.algorithms.correction import CorrectionConfig
 from stretto.config.algorithms.dapo import DapoConfig
+from stretto.config.algorithms.distill import DistillConfig
+from stretto.config.algorithms.dpo import DpoConfig
 from stretto.config.algorithms.estimators import (
     CpgdAdvantages,
     GaeConfig,
@@ -57,7 +59,7 @@ def inert_of_part(part: Section) -> Mapping[str, str]:
         case GaeConfig() if not part.whiten:
             return dict.fromkeys(("ddof", "epsilon", "stabilizer"), "whiten=false leaves the advantages as they are")
         case CpgdLoss() if part.drift_coef == 0:
-            return dict.fromkeys(("drift_max", "log_ratio_clamp"), "drift_coef=0 leaves out the term that has a ratio")
+            return {"log_ratio_clamp": "drift_coef=0 leaves out the term that has a ratio"}
         case LossTerms() if part.kl_coef == 0:
             return dict.fromkeys(_KL[:4], "kl_coef=0 leaves the KL term out")
         case _:
@@ -105,6 +107,14 @@ def _of_named(algorithm: Named) -> Iterator[tuple[str, str]]:
             yield "gamma", "baseline=true has one reward for all tokens of a row"
         else:
             yield "singleton", "baseline=false compares with no group"
+    if isinstance(algorithm, DistillConfig):
+        if algorithm.teacher_logprobs != "sampled":
+            why = f"teacher_logprobs={algorithm.teacher_logprobs} has no probability ratio"
+            yield from dict.fromkeys(("ratio_max", "proximal", "proximal_alpha", "correction"), why).items()
+        if algorithm.divergence != "jsd":
+            yield "beta", "divergence=jsd alone reads it"
+    if isinstance(algorithm, DpoConfig) and algorithm.loss != "sigmoid":
+        yield "label_smoothing", "loss=sigmoid alone reads it"
     if isinstance(algorithm, DapoConfig):
         if algorithm.overlong_penalty == 0:
             yield "overlong_buffer", "overlong_penalty=0 charges nothing"

@@ -11,6 +11,7 @@ from typing import cast
 
 from stretto.config.prompts import PythonPrompts, Rows
 from stretto.data.sources.chat import as_chat, messages_of
+from stretto.data.sources.preferences import answer_in, common_prompt, is_conversation
 from stretto.data.sources.rows import Draft, Row
 from stretto.data.sources.values import as_json, short
 from stretto.errors import DataError, nearest
@@ -29,7 +30,8 @@ def wanted_columns(config: Rows) -> list[str] | None:
     fixed = [config.uid, config.answer, "data_source" if config.answer == "answer" else None]
     prompt = [config.prompt] if config.template is None else [name for _, name in _parts(config.template) if name]
     verl = [VERL] if config.answer == "answer" else []
-    return [name for name in (*prompt, *fixed, *verl, *config.data.values()) if name is not None]
+    pair = [config.chosen, config.rejected]
+    return [name for name in (*prompt, *fixed, *verl, *pair, *config.data.values()) if name is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +52,15 @@ class Columns:
         """The draft of one row. A column that is missing, or holds what cannot be used, is a DataError with place."""
         uid_column = self._uid_column(row)
         uid = row.number if uid_column is None else _uid(row.place, _take(row, uid_column, "prompts.uid"))
-        return Draft(uid=uid, content=self._content(row), data=self._data(row))
+        content = self._content(row)
+        return Draft(uid=uid, content=content, data={**self._data(row), **self._pair(row, content)})
 
     def _content(self, row: Row) -> str | tuple[Message, ...]:
         c = self.config
+        if self.template is None and c.prompt == "prompt" and "prompt" not in row.columns:
+            two = list((self._answers(row) or {}).values())
+            if two and all(is_conversation(value) for value in two):
+                return as_chat(row.place, common_prompt(row.place, *two), chat=c.chat, system=c.system)
         content = _take(row, c.prompt, "prompts.prompt") if self.template is None else self._fill(row, self.template)
         said = content if isinstance(content, str) else messages_of(row.place, content)
         return as_chat(row.place, said, chat=c.chat, system=c.system)
@@ -90,6 +97,22 @@ class Columns:
             data["answer"] = answer if self.pattern is None else self._found(row, self.pattern, answer)
         return data
 
+    def _pair(self, row: Row, content: str | tuple[Message, ...]) -> dict[str, Json]:
+        """The two answers of a preference, if the row has them."""
+        pair: dict[str, Json] = {}
+        for name, value in (self._answers(row) or {}).items():
+            if self.config.data is None or name not in self.config.data:
+                answer = answer_in(f"{row.place}, prompts.{name}", value, content)
+                pair[name] = self._json(row, name, answer)
+        return pair
+
+    def _answers(self, row: Row) -> Mapping[str, object] | None:
+        """The columns ``chosen`` and ``rejected``; None without both, unless one was named: then both must be there."""
+        paths = {"chosen": self.config.chosen, "rejected": self.config.rejected}
+        if all(name == path for name, path in paths.items()) and not all(path in row.columns for path in paths):
+            return None
+        return {name: _take(row, path, f"prompts.{name}") for name, path in paths.items()}
+
     def _json(self, row: Row, name: str, value: object) -> Json:
         if self.plain:
             return cast("Json", value)
@@ -107,7 +130,7 @@ class Columns:
         return found
 
     def _answer_column(self, row: Row) -> str | None:
-        """The column of the answer. Objects need none, and rows of verl's layout have it in a place of its own."""
+        """The column of the answer. Objects and pairs need none, and rows of verl's layout have it elsewhere."""
         column = self.config.answer
         optional = isinstance(self.config, PythonPrompts) and column is None
         if column != "answer" and not optional:
@@ -117,7 +140,7 @@ class Columns:
         model = row.columns.get("reward_model")
         if "data_source" in row.columns and isinstance(model, Mapping) and "ground_truth" in model:
             return VERL
-        return column
+        return column if self._answers(row) is None else None
 
     def _uid_column(self, row: Row) -> str | None:
         return self.config.uid if self.config.uid is not None else self._numbering(row)

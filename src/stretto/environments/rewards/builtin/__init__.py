@@ -10,6 +10,7 @@ from typing import Any
 from stretto.environments.rewards.builtin.exact import ExactMatch
 from stretto.environments.rewards.builtin.length import Length, Overlong
 from stretto.environments.rewards.builtin.mathematics import Math
+from stretto.environments.rewards.builtin.models import RewardModel
 from stretto.environments.rewards.builtin.numeric import Number
 from stretto.environments.rewards.builtin.played import EnvironmentScore
 from stretto.environments.rewards.builtin.regexes import Regex
@@ -32,5 +33,6 @@ BUILTIN: Mapping[str, type[Any]] = {
     "tags": Tags,
     "repetition": Repetition,
     "environment": EnvironmentScore,
+    "reward_model": RewardModel,
 }
 """The built-in rewards by the name that ``reward.use`` takes."""
