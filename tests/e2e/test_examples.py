@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,12 @@ def test_every_example_is_run_here_and_short():
     assert names <= tested, names - tested
     for path in EXAMPLES.glob("*.py"):
         assert len(path.read_text().splitlines()) < MAX_LINES, path
+
+
+def test_reward_model(tmp_path):
+    out = run_example("reward_model", tmp_path)
+    judge, run = RunView(tmp_path / "runs" / "judge"), RunView(tmp_path / "runs" / "judged")
+    assert judge.evaluations()[-1].body.accuracy > 0.75
+    assert rewards(run)[-1] > rewards(run)[0] + 0.5
+    first, last = (float(number) for number in re.findall(r"characters: ([\d.]+), then ([\d.]+)", out)[0])
+    assert first < 1 and last > 2 * first
