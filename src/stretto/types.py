@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "LARGEST_REWARD",
     "Array",
     "Batch",
     "Column",
@@ -49,6 +50,9 @@ Array: TypeAlias = NDArray[Any]
 Ints: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float32]
 Masks: TypeAlias = NDArray[np.uint8]
+
+LARGEST_REWARD = float(np.finfo(np.float32).max)
+"""In size. Beyond it training, which computes in float32, would have infinity; and the squares of groups overflow."""
 
 Finish = Literal["stop", "length", "env", "aborted"]
 """Why a trajectory ended: a stop token or string, the token budget, its environment, or an abort."""
@@ -123,6 +127,11 @@ class Trajectory:
     def num_written(self) -> int:
         """How many tokens the policy wrote."""
         return int(np.count_nonzero(self.mask_T))
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it was sampled greedily (``info["greedy"]``), to be compared with: nothing is trained on it."""
+        return self.info.get("greedy") is True
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -133,3 +133,18 @@ def test_groups_that_wait_need_their_phase_and_its_staleness():
         start(recipe_from_mapping(recipe), given=first)
     with pytest.raises(ResumeError, match="taken in phase warmup, which the recipe does not have"):
         resume(Path("runs/warm"), ["warmup=null"], fork="fork", given=second)
+
+
+@pytest.mark.parametrize(
+    ("begun", "forked", "why"),
+    [("grpo", "remax", "without a greedy attempt, and .* remax compares"), ("remax", "grpo", "with a greedy attempt")],
+)
+def test_groups_that_wait_need_the_greedy_attempt_of_their_algorithm(begun, forked, why):
+    first, second = stop_at(8)
+    recipe = {"name": "run", "steps": 6, **FAKE, "reward": {"use": "python:r", "workers": 0}}
+    recipe |= {"schedule": {"groups_per_step": 3, "max_staleness": 1}, "evaluate": {"at_start": False, "at_end": False}}
+    with pytest.raises(RewardError):
+        start(recipe_from_mapping({**recipe, "algorithm": {"type": begun}}), given=first)
+    with pytest.raises(ResumeError, match=f"groups wait in it {why}"):
+        resume(Path("runs/run"), [f"algorithm={{type: {forked}}}"], fork="fork", given=second)
+    assert resume(Path("runs/run"), ["backend.lr=0.5"], fork="same", given=second).status == "done"

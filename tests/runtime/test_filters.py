@@ -15,6 +15,9 @@ from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError, PoolError
 from stretto.runtime.drops import Dropped, drop_metrics, told_rewards
 from stretto.runtime.filters import Filter, filter_of
+from stretto.runtime.orders import success_rates
+from stretto.runtime.pool import Drawn, Taken
+from stretto.runtime.recording import batch_metrics
 from stretto.testing import make_group
 from stretto.types import Group, Key
 
@@ -38,6 +41,28 @@ def test_zero_variance_is_equal_rewards_to_the_bit(rewards):
         assert dropped.scores == {"": tuple(rewards), "reward": tuple(rewards)}
         assert Dropped.from_json(json.loads(json.dumps(dropped.to_json()))) == dropped
         assert dropped.why == f"every attempt has reward {rewards[0]:g}"
+
+
+def test_filters_look_at_the_reward_before_a_charge_and_not_at_what_is_only_compared_with():
+    plain = make_group(0, (1.0, 1.0, 0.0))
+    infos = ({"uncharged": 1.0}, {"uncharged": 1.0}, {"greedy": True})
+    rewards = (1.0, 0.25, 0.0)
+    group = replace(
+        plain,
+        trajectories=tuple(
+            replace(t, reward=r, info=i) for t, r, i in zip(plain.trajectories, rewards, infos, strict=True)
+        ),
+    )
+    drawn = Drawn(draw=0, groups={"g": group})
+    assert drawn.scores[""] == (1.0, 1.0)
+    assert judge(Filter(reward=RewardRange(min=1.0)), group) is None
+    assert judge(Filter(zero_variance=True), group) is None  # the greedy attempt differs: the others are taught by it
+    order = recipe(order={"type": "success"}).order
+    assert success_rates(order, Taken(drawn=(drawn,), dropped={})) == {0: 1.0}
+    metrics = batch_metrics([drawn])
+    assert (metrics["reward/mean"].value, metrics["reward/min"].value) == (0.625, 0.25)
+    assert metrics["batch/length"].value == plain.trajectories[0].num_written
+    assert metrics["batch/written_tokens"].value == sum(t.num_written for t in plain.trajectories)
 
 
 def test_zero_variance_is_told_by_model_when_several_play():

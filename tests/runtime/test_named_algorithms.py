@@ -76,6 +76,7 @@ def test_the_reference_is_there_only_if_something_weighs_it():
 def test_what_an_algorithm_adds_is_in_its_graph():
     assert graph_of("remax").by_id["group"].settings["greedy"] is True
     assert graph_of("grpo").by_id["group"].settings["greedy"] is False
+    assert graph_of("composed", advantages={"type": "remax"}).by_id["group"].settings["greedy"] is True
     charged = graph_of("dapo", sampling={"max_tokens": 20})
     (charge,) = [spec for spec in charged.nodes if spec.use == "charge_overlong"]
     assert dict(charge.settings) == {"max_tokens": 20, "buffer": 4, "penalty": 1.0}
@@ -103,6 +104,31 @@ def test_settings_that_contradict_are_refused_before_anything_starts(settings, t
     # pitfalls 25, 35
     with pytest.raises((ConfigError, ValidationError), match=told):
         main_graph(recipe_from_mapping({"steps": 1, "algorithm": settings}))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        ({"type": "remax"}, "algorithm.type=remax takes a greedy attempt of one turn"),
+        ({"type": "composed", "advantages": {"type": "remax"}}, "Set algorithm.advantages.type=rloo"),
+        ({"type": "dapo"}, "limit of one turn.*Set algorithm.overlong_buffer=0"),
+    ],
+)
+def test_what_is_about_one_turn_is_refused_with_an_environment(algorithm, told):
+    recipe = {"steps": 1, "environment": {"use": "echo_game:Echo"}}
+    with pytest.raises(ConfigError, match=told):
+        recipe_from_mapping({**recipe, "algorithm": algorithm})
+    recipe_from_mapping({**recipe, "algorithm": {"type": "dapo", "overlong_buffer": 0}})
+    recipe_from_mapping({**recipe, "algorithm": algorithm, "workflow": "mine:flow"})
+
+
+def test_groups_that_always_are_without_a_difference_are_refused_where_they_would_be_dropped():
+    alone = {"steps": 1, "sampling": {"n": 1}}
+    dynamic = {"type": "composed", "advantages": {"type": "reinforce_pp"}, "dynamic_sampling": True}
+    with pytest.raises(ConfigError, match=r"algorithm.dynamic_sampling=true drops groups .* that is every group"):
+        recipe_from_mapping({**alone, "algorithm": dynamic})
+    recipe_from_mapping({**alone, "algorithm": dynamic, "filter": {"zero_variance": False}})
+    recipe_from_mapping({**alone, "algorithm": {"type": "remax"}, "filter": {"zero_variance": True}})
 
 
 def test_rollouts_that_lag_need_a_ratio_or_a_correction():

@@ -18,7 +18,7 @@ from stretto.runtime.recording import batch_metrics
 from stretto.store.rollouts import decode_group, encode_group
 from stretto.testing import FakeEnvironment, make_prompt, same
 from stretto.types import Batch, Column, Group, Message, Prompt, Span
-from stretto.workflows.nodes import rollout
+from stretto.workflows.nodes import charge_overlong, rollout
 
 EOS = 2
 
@@ -209,6 +209,13 @@ def test_an_attempt_counts_once_in_its_group():  # pitfall 28
     weights = aggregation_weights(batch, "seq_mean_token_mean")
     assert np.isclose(sum(weights.row(i).sum() for i in (0, 1)), 0.25)
     assert np.isclose(weights.values.sum(), 1.0)
+
+
+def test_parts_are_charged_for_the_length_of_their_attempt():
+    group = judged(parted(), lambda p, t: 1.0)
+    assert [t.num_written for t in group.trajectories] == [3, 2, 3, 3, 3]
+    charged = asyncio.run(charge_overlong.function(group, max_tokens=6, buffer=4))
+    assert [t.reward for t in charged.trajectories] == [0.25, 0.25, 0.75, 0.75, 0.75]
 
 
 def test_gae_runs_through_the_parts_of_an_attempt():

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from stretto.algorithms.advantages import KlInReward, group_credit
 from stretto.algorithms.off_policy import correct
 from stretto.config.algorithms import AdaptiveKl, ClipCovLoss, ClipLoss, CorrectionConfig, LossTerms, UpdateSettings
+from stretto.config.algorithms.estimators import RlooAdvantages
 from stretto.errors import ConfigError
 from stretto.testing import make_batch
 from stretto.types import Batch, Column, Credit, Metric, UpdateReport
@@ -118,6 +120,20 @@ def test_the_attempts_that_were_right_are_imitated():
     assert column.values.sum() == pytest.approx(1.0)
 
 
+def test_what_is_rejected_of_a_right_attempt_is_not_imitated_nor_counted():
+    batch, learner = make_batch(2, rewards=(1.0, 0.0)), Learner()
+    sampled = np.concatenate([t.logprobs_T for t in batch.trajectories]).astype(np.float64)
+    place = int(np.flatnonzero(batch.mask)[1])
+    sampled[place] += 5.0
+    config = CorrectionConfig.model_validate({"reject": {"token": {"upper": 2.0}}})
+    correction = correct(batch, Column.per_token("old_logprobs", batch, sampled), config)
+    run_updates(learner, batch, objective_of(batch, right_from=1.0, correction=correction), UpdateSettings())
+    imitate = learner.updates[0][1]["imitate"].values
+    assert imitate[place] == 0
+    assert np.count_nonzero(imitate) == batch.num_written / 2 - 1
+    assert imitate.sum() == pytest.approx(1.0)
+
+
 def test_a_covariance_loss_is_given_its_choice_once_an_update():
     batch, learner = make_batch(4), Learner()
     loss = ClipCovLoss(cov_min=-100.0, cov_max=100.0, max_fraction=0.5)
@@ -161,9 +177,28 @@ def test_an_adaptive_coefficient_is_kept_and_follows_its_target():
     assert shown["kl_row"].value == pytest.approx(100.0 * batch.num_written / rows)
     assert current_coef(kept, 0.2, adaptive) == pytest.approx(0.2 * (1 + 0.2 * rows / 100))
     assert current_coef(kept, 0.2, None) == 0.2
+    assert current_coef(kept, 0.7, adaptive) == 0.7  # a fork that says so begins anew
+    assert current_coef(Kept({"mine": 1}), 0.7, adaptive) == 0.7
     before = dict(kept.value)
     assert steer(kept, 0.2, None, far, "ref_kl", batch) == far
     assert kept.value == before
+
+
+def test_a_greedy_attempt_is_no_sample_of_the_kl():
+    batch, kept, plain = make_batch(), Kept(), Kept()
+    group = batch.groups[0]
+    marked = replace(group.trajectories[0], info={"greedy": True})
+    beside = Batch(groups=(replace(group, trajectories=(marked, *group.trajectories[1:])), *batch.groups[1:]))
+    without = Batch(groups=(replace(group, trajectories=group.trajectories[1:]), *batch.groups[1:]))
+    adaptive, measured = AdaptiveKl(target=1.0, horizon=100), {"ref_kl": Metric("mean", 0.5)}
+    shown = steer(kept, 0.2, adaptive, measured, "ref_kl", beside)
+    assert shown["kl_row"] == steer(plain, 0.2, adaptive, measured, "ref_kl", without)["kl_row"]
+    assert kept.value == plain.value
+    penalty = KlInReward(coef=0.1)
+    ref = Column.per_token("ref_logprobs", beside, np.arange(beside.num_tokens) * 1.0)
+    with_greedy = group_credit(beside, RlooAdvantages(), ref=ref, kl=penalty).metrics["credit/kl"]
+    alone = group_credit(without, RlooAdvantages(), ref=ref.of(without), kl=penalty).metrics["credit/kl"]
+    assert with_greedy.value == pytest.approx(alone.value)
 
 
 def test_columns_may_have_more_rows_than_a_part():

@@ -62,10 +62,11 @@ class FilterConfig(Section):
     use: str | None = None
     """``module:function`` from a Group to true (keep), false (drop) or text (drop, for that reason)."""
 
-    def check(self, n: int) -> None:
-        """Raises ValueError for what no group of ``n`` attempts can pass."""
-        if self.zero_variance and n == 1:
+    def check(self, n: int, *, dynamic: bool = False) -> None:
+        """Raises ValueError for what no group of ``n`` attempts can pass. ``dynamic``: what null means."""
+        if n == 1 and (dynamic if self.zero_variance is None else self.zero_variance):
+            by = "algorithm.dynamic_sampling" if self.zero_variance is None else "filter.zero_variance"
             raise ValueError(
-                "filter.zero_variance=true drops groups whose attempts all have the same reward, and with sampling.n=1 "
-                "that is every group. Set sampling.n=2 or more, or filter.zero_variance=false."
+                f"{by}=true drops groups whose attempts all have the same reward, and with sampling.n=1 "
+                f"that is every group. Set sampling.n=2 or more, or {by}=false."
             )

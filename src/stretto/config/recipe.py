@@ -2,7 +2,7 @@
 
 from pydantic import Field, model_validator
 
-from stretto.config.algorithms import Algorithm, GrpoConfig, PolicyGradient, RatioFields, UpdateFields
+from stretto.config.algorithms import Algorithm, DapoConfig, GrpoConfig, PolicyGradient, RatioFields, UpdateFields
 from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConfig
 from stretto.config.base import Section
 from stretto.config.environments import EnvironmentConfig
@@ -101,12 +101,6 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _draws_can_be_had(self) -> "Recipe":
-        check_order(self.order, self.epochs)
-        self.filter.check(self.sampling.n)
-        return self
-
-    @model_validator(mode="after")
     def _same_support(self) -> "Recipe":
         s = self.sampling
         samples = self.algorithm.type not in ("sft", "dpo", "reward-model")
@@ -127,6 +121,14 @@ class Recipe(Section):
                 f"sampling.n=1 gives {algorithm.type} groups of one, whose advantages are all 0, so nothing would be "
                 "learned. Set sampling.n=2 or more, or algorithm.type=ppo."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _draws_can_be_had(self) -> "Recipe":
+        check_order(self.order, self.epochs)
+        algorithm = self.algorithm
+        greedy = isinstance(algorithm, PolicyGradient) and algorithm.takes_greedy
+        self.filter.check(self.sampling.n + greedy, dynamic=getattr(algorithm, "dynamic_sampling", False))
         return self
 
     @model_validator(mode="after")
@@ -152,10 +154,23 @@ class Recipe(Section):
                 "algorithm.proximal=detach makes every probability ratio 1, and of "
                 f"{algorithm.num_updates} updates of a step the later ones need it. Set algorithm.proximal=recompute."
             )
-        if algorithm.type == "remax" and self.environment is not None:
+        return self
+
+    @model_validator(mode="after")
+    def _fits_several_turns(self) -> "Recipe":
+        algorithm = self.algorithm
+        if self.environment is None or self.workflow is not None or not isinstance(algorithm, PolicyGradient):
+            return self
+        if algorithm.takes_greedy:
+            where = "type" if algorithm.type == "remax" else "advantages.type"
             raise ValueError(
-                "algorithm.type=remax takes a greedy attempt of one turn as its baseline, and the recipe has an "
-                "environment. Set algorithm.type=rloo."
+                f"algorithm.{where}=remax takes a greedy attempt of one turn as its baseline, and the recipe has an "
+                f"environment. Set algorithm.{where}=rloo."
+            )
+        if isinstance(algorithm, DapoConfig) and algorithm.charges:
+            raise ValueError(
+                "algorithm.type=dapo charges attempts that come near to sampling.max_tokens, which is the limit of one "
+                "turn, and the recipe has an environment, whose attempts have several. Set algorithm.overlong_buffer=0."
             )
         return self
 

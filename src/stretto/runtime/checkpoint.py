@@ -117,6 +117,11 @@ def _check_waiting(checkpoint: Checkpoint, phase: Phase, finished: tuple[Drawn, 
     nodes = set(boundary_inputs(phase.graph))
     if any(set(drawn.groups) != nodes for drawn in finished):
         raise _unfit(checkpoint, f"groups of other nodes wait in it than those of workflow {phase.graph.name}")
+    greedy = {spec.settings["greedy"] for spec in phase.graph.nodes if spec.use == "rollout"}
+    beside = {any(t.is_baseline for g in drawn.groups.values() for t in g.trajectories) for drawn in finished}
+    if len(greedy) == 1 and beside - greedy:
+        held, wanted = ("without", "compares with one") if True in greedy else ("with", "samples none")
+        raise _unfit(checkpoint, f"groups wait in it {held} a greedy attempt, and workflow {phase.graph.name} {wanted}")
     lag = max((wave["step"] - wave["version"] for wave in pool["waves"]), default=0)
     if lag > phase.pool.max_staleness:
         raise _unfit(

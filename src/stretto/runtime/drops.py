@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from stretto.config.base import is_name
 from stretto.config.filters import FilterKind
@@ -49,10 +49,14 @@ class Dropped:
 
 
 def scores_of(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
-    """What the judged attempts of a draw got, by the name of the reward where it applies, the total as ""."""
+    """What the judged attempts of a draw got, by the name of the reward where it applies, the total as "".
+
+    The total is that before a charge on long attempts, and greedy attempts that others are compared with are left out.
+    """
     scores: dict[str, list[float]] = {}
-    for t in (t for group in groups for t in group.attempts):
-        for name, value in {**t.rewards, "": t.reward}.items():
+    for t in (t for group in groups for t in group.attempts if not t.is_baseline):
+        total = cast("float | None", t.info.get("uncharged", t.reward))
+        for name, value in {**t.rewards, "": total}.items():
             if value is not None:
                 scores.setdefault(name, []).append(value)
     return {name: tuple(values) for name, values in scores.items()}

@@ -90,7 +90,7 @@ class Recorder:
             self.store.group(body, phase=self._phase, step=record.step)
             return
         for group in record.drawn.groups.values():
-            rewards = [t.reward for t in group.attempts if t.reward is not None]
+            rewards = [t.reward for t in group.attempts if t.reward is not None and not t.is_baseline]
             mean = sum(rewards) / len(rewards) if rewards else None
             n = len(group.trajectories)
             body = GroupBody(
@@ -142,17 +142,18 @@ class Recorder:
 
 
 def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
-    """What a step was trained on: counts, lengths, rewards."""
+    """What a step was trained on: counts, lengths, rewards; these two without greedy attempts, which are none of it."""
     rows = [t for d in drawn for g in d.groups.values() for t in g.trajectories]
-    attempts = [t for d in drawn for g in d.groups.values() for t in g.attempts]
+    attempts = [t for d in drawn for g in d.groups.values() for t in g.attempts if not t.is_baseline]
     written = int(np.count_nonzero(np.concatenate([t.mask_T for t in rows])))
+    beside = sum(t.num_written for t in rows if t.is_baseline)
     tokens = sum(len(t.token_ids_T) for t in rows)
     metrics = {
         "batch/groups": Metric("sum", len(drawn)),
         "batch/trajectories": Metric("sum", len(rows)),
         "batch/tokens": Metric("sum", tokens),
         "batch/written_tokens": Metric("sum", written),
-        "batch/length": Metric("mean", written, len(attempts)),
+        "batch/length": Metric("mean", written - beside, len(attempts)),
         "batch/truncated": Metric("mean", sum(t.finish == "length" for t in attempts), len(attempts)),
     }
     played = [t for t in attempts if "turns" in t.info]

@@ -60,8 +60,8 @@ def settings_of(recipe: Recipe) -> dict[str, object]:
         assert isinstance(algorithm, PpoConfig | VapoConfig)
         return {**settings, "value_clip": algorithm.value_clip, "critic_warmup": algorithm.critic_warmup}
     settings["adaptive"] = algorithm.loss_kl
-    settings["greedy"] = algorithm.type == "remax"
-    if isinstance(algorithm, DapoConfig) and algorithm.overlong_penalty:
+    settings["greedy"] = algorithm.takes_greedy
+    if isinstance(algorithm, DapoConfig) and algorithm.charges:
         settings["max_tokens"] = sampling.max_tokens
         settings["overlong_buffer"] = algorithm.buffer(sampling.max_tokens)
         settings["overlong_penalty"] = algorithm.overlong_penalty

@@ -138,11 +138,16 @@ async def charge_overlong(group: Group, *, max_tokens: int, buffer: int, penalty
     """The group with a charge on attempts whose length comes within ``buffer`` tokens of ``max_tokens``: linear, up to
     ``penalty`` at ``max_tokens`` and beyond (DAPO's soft overlong punishment, arXiv:2503.14476, eq. 13).
 
-    The reward before is ``info["uncharged"]``: dynamic sampling asks whether answers differ, not lengths.
+    The length of an attempt is what it wrote in all its parts. The reward before is ``info["uncharged"]``: filters and
+    orders ask whether answers are right, not how long they are.
     """
+    lengths: dict[tuple[int, str], int] = {}
+    for t in group.trajectories:
+        lengths[t.key.sample, t.key.model] = lengths.get((t.key.sample, t.key.model), 0) + t.num_written
     charged: list[Trajectory] = []
     for t in group.trajectories:
-        charge = overlong_charge(t.num_written, max_tokens=max_tokens, buffer=buffer, penalty=penalty)
+        length = lengths[t.key.sample, t.key.model]
+        charge = overlong_charge(length, max_tokens=max_tokens, buffer=buffer, penalty=penalty)
         reward = None if t.reward is None else t.reward - charge
         info = {**t.info, "uncharged": t.reward}
         charged.append(replace(t, rewards={**t.rewards, "overlong": -charge}, reward=reward, info=info))
@@ -183,7 +188,7 @@ def advantages(
     penalty lessens the reward."""
     coef = current_coef(memory, kl.coef, kl.adaptive)
     credit = group_credit(batch, estimator, ref=ref, kl=KlInReward(coef=coef, kind=kl.kind))
-    return replace(credit, metrics=steer(memory, coef, kl.adaptive, credit.metrics, "credit/kl", batch))
+    return replace(credit, metrics=steer(memory, kl.coef, kl.adaptive, credit.metrics, "credit/kl", batch))
 
 
 @node
@@ -199,7 +204,7 @@ def gae(
     """Generalised advantages and returns from the critic's values; with ``ref``, a KL penalty lessens the reward."""
     coef = current_coef(memory, kl.coef, kl.adaptive)
     credit = gae_credit(batch, value, estimator, ref=ref, kl=KlInReward(coef=coef, kind=kl.kind))
-    return replace(credit, metrics=steer(memory, coef, kl.adaptive, credit.metrics, "credit/kl", batch))
+    return replace(credit, metrics=steer(memory, kl.coef, kl.adaptive, credit.metrics, "credit/kl", batch))
 
 
 @node
@@ -251,7 +256,7 @@ def update_policy(
     report = run_updates(model, batch, objective, updates)
     extra = {} if correction is None else correction.metrics
     metrics = merge_metrics((report.metrics, credit.metrics, extra))
-    return replace(report, metrics=steer(memory, coef, adaptive, metrics, "ref_kl", batch))
+    return replace(report, metrics=steer(memory, terms.kl_coef, adaptive, metrics, "ref_kl", batch))
 
 
 @node(on="critic")

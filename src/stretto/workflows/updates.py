@@ -71,7 +71,7 @@ def run_updates(model: Train, batch: Batch, objective: Objective, updates: Updat
                 )
             )
         if objective.right_from is not None:
-            columns.append(_imitation(part, objective.right_from))
+            columns.append(_imitation(part, objective.right_from, keep))
         return tuple(columns), ref
 
     return each_part(model, batch, updates, prepare)
@@ -122,9 +122,12 @@ def old_logprobs(
 
 
 def current_coef(memory: Memory, coef: float, adaptive: AdaptiveKl | None) -> float:
-    """The KL coefficient of this step: ``coef`` at first and where it does not adapt, else what the last step left."""
+    """The KL coefficient of this step: ``coef`` at first and where it does not adapt, else what the last step left.
+
+    What was left by steps that began with another ``coef`` (in the run that a fork goes on from) counts no more.
+    """
     kept = memory.value
-    if adaptive is None or not isinstance(kept, Mapping):
+    if adaptive is None or not isinstance(kept, Mapping) or kept.get("begun_with") != coef:
         return coef
     left = kept["kl_coef"]
     assert isinstance(left, float), left
@@ -132,30 +135,34 @@ def current_coef(memory: Memory, coef: float, adaptive: AdaptiveKl | None) -> fl
 
 
 def steer(
-    memory: Memory, coef: float, adaptive: AdaptiveKl | None, metrics: Metrics, name: str, batch: Batch
+    memory: Memory, begun_with: float, adaptive: AdaptiveKl | None, metrics: Metrics, name: str, batch: Batch
 ) -> Metrics:
     """``metrics`` with the coefficient in use; where it adapts, the next one is kept, by the KL that ``name`` measured
-    over the tokens of the batch, per row."""
+    over the tokens of the batch, per row. ``begun_with``: the coefficient of the first step."""
     if adaptive is None or name not in metrics:
         return metrics
-    rows = len(batch.keys)
-    measured = metrics[name].value * batch.num_written / max(rows, 1)
+    coef = current_coef(memory, begun_with, adaptive)
+    sampled = [t.num_written for t in batch.trajectories if not t.is_baseline]
+    rows = len(sampled)
+    measured = metrics[name].value * sum(sampled) / max(rows, 1)
     following = adapted_coef(coef, measured, target=adaptive.target, horizon=adaptive.horizon, steps=rows)
-    memory.value = {"kl_coef": following}
+    memory.value = {"kl_coef": following, "begun_with": begun_with}
     return {**metrics, "kl_coef": Metric("mean", coef), "kl_row": Metric("mean", measured)}
 
 
 def _keep(part: Batch, correction: Correction | None) -> Column | None:
     """Which tokens are trained on, if not all that were written: rejected ones and greedy attempts are not."""
-    greedy = [t.info.get("greedy") is True for t in part.trajectories]
+    greedy = [t.is_baseline for t in part.trajectories]
     if correction is None and not any(greedy):
         return None
     keep = part.mask if correction is None else correction.keep.of(part).values
     return Column.per_token("keep", part, keep * np.repeat([not g for g in greedy], np.diff(part.offsets)))
 
 
-def _imitation(part: Batch, right_from: float) -> Column:
-    """The Column ``imitate``: 1 / tokens of attempts with at least this reward on each of theirs, 0 elsewhere."""
+def _imitation(part: Batch, right_from: float, keep: Column | None) -> Column:
+    """The Column ``imitate``: 1 / tokens of attempts with at least this reward on each of theirs, 0 elsewhere; of those
+    that are trained on."""
     right = [t.reward is not None and t.reward >= right_from for t in part.trajectories]
-    keep = Column.per_token("keep", part, np.repeat(right, np.diff(part.offsets)).astype(np.uint8))
-    return replace(aggregation_weights(part, "token_mean", keep=keep), name="imitate")
+    kept = part.mask if keep is None else keep.values
+    imitated = Column.per_token("keep", part, kept * np.repeat(right, np.diff(part.offsets)))
+    return replace(aggregation_weights(part, "token_mean", keep=imitated), name="imitate")

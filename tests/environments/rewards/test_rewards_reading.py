@@ -95,7 +95,8 @@ def test_numbers(make_group, value, scores, reward):
         (None, "it returned None: no reward applies"),
         ({}, "it returned {}: no reward applies"),
         ({"a": None}, "no reward applies"),
-        ({"a": 1e308, "b": 1e308}, "whose sum is not finite"),
+        (1e39, "it returned 1e+39, beyond what float32 holds. Return a smaller number."),
+        ({"a": 3e38, "b": 3e38}, "whose sum is beyond what float32 holds"),
         ([1.0], "a list"),
     ],
 )

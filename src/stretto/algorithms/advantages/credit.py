@@ -47,7 +47,7 @@ from stretto.config.algorithms.estimators import (
     RlooAdvantages,
 )
 from stretto.errors import ConfigError, DataError, RewardError
-from stretto.types import Batch, Column, Credit, Metric, Trajectory
+from stretto.types import LARGEST_REWARD, Batch, Column, Credit, Metric, Trajectory
 
 __all__ = ["gae_credit", "group_credit", "judged_rewards"]
 
@@ -111,13 +111,15 @@ class Attempts:
 
 
 def judged_rewards(batch: Batch) -> Doubles:
-    """The rewards of a batch [B]. One that is missing or not finite raises RewardError naming the trajectory."""
+    """The rewards of a batch [B]. One that is missing, not finite or beyond float32 raises RewardError naming the
+    trajectory."""
     # None becomes NaN here.
     rewards_B = np.asarray([t.reward for t in batch.trajectories], np.float64)
-    if not np.isfinite(rewards_B).all():
-        wrong = batch.trajectories[int(np.flatnonzero(~np.isfinite(rewards_B))[0])]
+    good_B = np.abs(rewards_B) <= LARGEST_REWARD
+    if not good_B.all():
+        wrong = batch.trajectories[int(np.flatnonzero(~good_B)[0])]
         raise RewardError(
-            f"trajectory {wrong.key} has the reward {wrong.reward}, and advantages need a finite number. "
+            f"trajectory {wrong.key} has the reward {wrong.reward}, and advantages need a number that float32 holds. "
             "Judge every group before it is collected: score(group), or a reward that applies to it."
         )
     return rewards_B
@@ -271,7 +273,8 @@ def _token_rewards(attempts: Attempts, ref: Column | None, kl: KlInReward) -> tu
 
 
 def _kl_of_tokens(batch: Batch, ref: Column | None, kl: KlInReward) -> tuple[Doubles, dict[str, Metric]]:
-    """The estimate of each token [N], 0 where the policy did not write, and its mean."""
+    """The estimate of each token [N], 0 where the policy did not write, and its mean; without greedy attempts, whose
+    tokens are no sample of the policy."""
     if ref is None:
         raise ConfigError(
             f"kl_coef={kl.coef} asks for a KL penalty in the reward, and no reference log-probs came. "
@@ -279,12 +282,14 @@ def _kl_of_tokens(batch: Batch, ref: Column | None, kl: KlInReward) -> tuple[Dou
         )
     sampled = np.concatenate([t.logprobs_T for t in batch.trajectories])
     estimate = np.where(batch.mask != 0, kl_estimate(sampled, ref.values, kl.kind), 0.0)
-    return estimate, {"credit/kl": Metric("mean", float(estimate.sum()), batch.num_written)}
+    sampled_B = np.asarray([not t.is_baseline for t in batch.trajectories], np.bool_)
+    sampled_N = (batch.mask != 0) & np.repeat(sampled_B, np.diff(batch.offsets))
+    return estimate, {"credit/kl": Metric("mean", float(estimate[sampled_N].sum()), int(sampled_N.sum()))}
 
 
 def _remax(attempts: Attempts, rewards: Doubles) -> tuple[Doubles, dict[str, Metric]]:
     """Advantages [N] with the greedy attempt of each group as baseline; DataError for a group without exactly one."""
-    greedy_A = np.asarray([t.info.get("greedy") is True for t in attempts.trajectories], np.bool_)
+    greedy_A = np.asarray([t.is_baseline for t in attempts.trajectories], np.bool_)
     num_groups = int(attempts.groups_A.max(initial=-1)) + 1
     greedy_P = np.bincount(attempts.groups_A[greedy_A], minlength=num_groups)
     if (greedy_P != 1).any():

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
-from stretto.config.algorithms.estimators import Advantages, GaeConfig, GroupAdvantages
+from stretto.config.algorithms.estimators import Advantages, GaeConfig, GroupAdvantages, RemaxAdvantages
 from stretto.config.algorithms.losses import ClipLoss, LossTerms, PolicyLoss
 from stretto.config.algorithms.parts import AdaptiveKl, RewardKl, collect_into
 from stretto.config.algorithms.presets import Framework, convention_of, preset_values
@@ -99,6 +99,11 @@ class PolicyGradient(Named):
     def penalty(self) -> RewardKl:
         """The KL penalty in the reward."""
         return getattr(self, "reward_kl", RewardKl())
+
+    @property
+    def takes_greedy(self) -> bool:
+        """Whether a group has one attempt more, a greedy one, as its baseline."""
+        return isinstance(self.estimator, RemaxAdvantages)
 
     @property
     def compares_siblings(self) -> bool:

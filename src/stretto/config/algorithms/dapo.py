@@ -35,6 +35,11 @@ class DapoConfig(UpdateFields, RatioFields, KlFields, ClipFields, GroupFields, P
     )
     paper: ClassVar[str] = "Yu et al. 2025, arXiv:2503.14476, eq. 8-13"
 
+    @property
+    def charges(self) -> bool:
+        """Whether long attempts cost anything."""
+        return self.overlong_buffer != 0 and self.overlong_penalty > 0
+
     def buffer(self, max_tokens: int) -> int:
         """Tokens in which the reward falls, of ``max_tokens``."""
         return max(max_tokens // 5, 1) if self.overlong_buffer is None else self.overlong_buffer

@@ -14,7 +14,7 @@ import numpy as np
 
 from stretto.environments.rewards.contract import Notes, Part, Rewards, Scores
 from stretto.errors import RewardError
-from stretto.types import Group, Json
+from stretto.types import LARGEST_REWARD, Group, Json
 
 __all__ = ["read_number", "read_one", "read_parts", "siblings_of"]
 
@@ -35,7 +35,7 @@ def siblings_of(part: Part, value: object, group: Group) -> list[object]:
 def read_one(rewards: Rewards, value: object) -> Scores:
     """The scores of one trajectory by a single reward whose notes nobody has."""
     part = rewards.parts[0]
-    if type(value) is float and math.isfinite(value):  # by far the most frequent
+    if type(value) is float and abs(value) <= LARGEST_REWARD:  # by far the most frequent
         return {part.name: value}
     return _finite(rewards, _read(part, value, {}, {}), value)
 
@@ -86,6 +86,8 @@ def read_number(value: object) -> float | None:
         number = math.inf
     if not math.isfinite(number):
         raise RewardError(f"it returned {value!r}. Return a finite number, or None where it does not apply.")
+    if abs(number) > LARGEST_REWARD:
+        raise RewardError(f"it returned {value!r}, beyond what float32 holds. Return a smaller number.")
     return number
 
 
@@ -136,16 +138,16 @@ def _sum(scores: Scores) -> float | None:
 
 
 def _finite(rewards: Rewards, scores: Scores, value: object) -> Scores:
-    """``scores`` that make a reward: one that counts applies, and the sum is finite."""
+    """``scores`` that make a reward: one that counts applies, and the sum is no larger than float32 holds."""
     counted = [p.name for p in rewards.parts if p.weight] if rewards.named else list(scores)
     if all(scores.get(name) is None for name in counted):
         raise RewardError(f"it returned {value!r}: no reward applies. Return a number for at least one name.")
     try:
-        finite = math.isfinite(rewards.total(scores))
+        finite = abs(rewards.total(scores)) <= LARGEST_REWARD
     except OverflowError:
         finite = False
     if not finite:
-        raise RewardError(f"it returned {value!r}, whose sum is not finite. Return smaller numbers.")
+        raise RewardError(f"it returned {value!r}, whose sum is beyond what float32 holds. Return smaller numbers.")
     return scores
 
 
