@@ -61,6 +61,9 @@ def test_clip_cov_leaves_alone_what_a_bound_already_cuts(batch_of):
     loss = ClipCovLoss(cov_min=0.5, cov_max=5, max_fraction=1.0)
     chosen = selection_column(batch, logprobs, advantages, loss, old=old)
     assert chosen.values.tolist() == [0, 1, 1, 0]
+    # The authors' bounds: none below, and 2 above.
+    loss = ClipCovLoss(cov_min=0.5, cov_max=5, max_fraction=1.0, clip_low=1.0, clip_high=1.0)
+    assert selection_column(batch, logprobs, advantages, loss, old=old).values.tolist() == [1, 1, 1, 1]
 
 
 def test_an_empty_batch_has_an_empty_choice():

@@ -152,6 +152,21 @@ def test_cpgd_drift_is_the_kl_from_the_old_policy():
     assert logp.grad.item() == pytest.approx(2 * (math.exp(0.5) - 1))
 
 
+def test_cpgd_drift_goes_on_along_its_tangent_beyond_its_bound():
+    """The paper's clip of the gradient: never more than ``drift_max``, and never gone however far the ratio is."""
+    for log_ratio, slope in ((-0.5, math.expm1(-0.5)), (0.1, math.expm1(0.1)), (1.0, 0.2), (40.0, 0.2)):
+        logp = torch.tensor([log_ratio], dtype=torch.float64, requires_grad=True)
+        columns = {"advantages": [0.0], "old_logprobs": [0.0]}
+        out = LOSSES["cpgd"](tokens_with(logp, columns=columns), drift_coef=1.0, drift_max=0.2)
+        out.total.backward()
+        assert logp.grad is not None
+        assert logp.grad.item() == pytest.approx(slope)
+        bound = math.log(1.2)
+        tangent = 0.2 - bound + 0.2 * (log_ratio - bound)
+        expected = tangent if log_ratio > bound else math.expm1(log_ratio) - log_ratio
+        assert out.total.item() == pytest.approx(expected)
+
+
 def test_a_sure_sampler_does_not_break_the_binary_kl():
     logp = torch.tensor([0.0, -1e-9, -0.7], requires_grad=True)
     tokens = tokens_with(logp, sampler=[0.0, 0.0, 0.0], sampled=True, columns={"advantages": [1.0, -1.0, -1.0]})
@@ -195,6 +210,10 @@ def test_which_kl_each_estimator_pulls_on():
         torch.testing.assert_close(in_loss(kind), reverse)
     for kind in ("k1", "k3"):
         torch.testing.assert_close(in_loss(kind, "value_and_score"), reverse)
+    # DeepSeek-V3.2's: samples of an older policy, weighted by the ratio to it.
+    old = torch.tensor([0.1, 0.1, 0.3, 0.2, 0.2, 0.1], dtype=torch.float64)
+    weighted = kl_in_loss(logp, ref, "k3_weighted", gradient="value_and_score", weights_N=sampled / old)
+    torch.testing.assert_close(gradient((old * weighted).sum()), reverse)
     penalty = torch.from_numpy(kl_estimate(logp.detach().numpy(), ref.numpy(), "k1"))
     torch.testing.assert_close(gradient((sampled * penalty * logp).sum()), reverse)
 

@@ -7,6 +7,7 @@ Cui et al. 2025, arXiv:2505.22617. N tokens of all rows, prompts included; nothi
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.algorithms.off_policy.weights import log_bound
 from stretto.config.algorithms.losses import ClipCovLoss, KlCovLoss
 from stretto.types import Array, Batch, Column
 
@@ -86,5 +87,5 @@ def selection_column(
 def _clipped(logprobs: Column, advantages: Column, old: Column, batch: Batch, loss: ClipCovLoss) -> Bools:
     """Where a bound of the ratio acts [N]: it is above 1 + clip_high and A > 0, or below 1 - clip_low and A < 0."""
     written = np.where(batch.mask != 0, np.asarray(logprobs.values, np.float64) - old.values, 0.0)
-    up, down = written > np.log1p(loss.clip_high), written < np.log1p(-loss.clip_low)
+    up, down = written > np.log1p(loss.clip_high), written < log_bound(1 - loss.clip_low)
     return (up & (advantages.values > 0)) | (down & (advantages.values < 0))

@@ -1,5 +1,6 @@
 """Group-relative estimators: by hand, against the formula written out group by group, and their laws."""
 
+import itertools
 from functools import partial
 
 import numpy as np
@@ -91,6 +92,17 @@ def test_by_hand():
     close(gpg_advantages(rewards, groups, rows="nonzero", f_norm=2.0), np.array([0.75, *[-0.25] * 3, *[0] * 4]) * 0.8)
     close(cpgd_advantages(rewards, groups), [1.5, -0.5, -0.5, -0.5, 0, 0, 0, 0])
     close(cpgd_advantages(rewards, groups, cap=1.5), np.array([0.75, *[-0.25] * 3, *[0] * 4]) * 1.5)
+
+
+def test_maxrl_has_the_gradient_of_the_truncated_log_likelihood():
+    """Over all outcomes of n attempts that succeed with rate p, whose score is (r - p) dp / (p (1 - p))."""
+    for n, p in ((2, 0.3), (5, 0.1), (5, 0.7)):
+        total = 0.0
+        for outcome in itertools.product((0.0, 1.0), repeat=n):
+            r = np.asarray(outcome)
+            chance = float(np.prod(np.where(r == 1, p, 1 - p)))
+            total += chance * float((maxrl_advantages(r, np.zeros(n, np.int64)) * (r - p) / (p * (1 - p))).mean())
+        assert np.isclose(total, sum((1 - p) ** k for k in range(n - 1)))
 
 
 def written_out(rewards, scale, center, ddof, epsilon):

@@ -113,8 +113,9 @@ def maxrl_advantages(
 ) -> Doubles:
     """``(r - m) / (m + epsilon)`` [B] for rewards of 0 or more; with epsilon 0, 0 where m is not above 0.
 
-    With rewards 0 and 1 the expected gradient is that of the log-likelihood of success, truncated at the group's size:
-    Tajwar et al. 2026, arXiv:2602.02710.
+    With rewards 0 and 1, n siblings and a rate of success p, the expected gradient is ``grad p sum_{k<n-1} (1 - p)^k``:
+    that of log p, truncated at order n - 1. Tajwar et al. 2026, arXiv:2602.02710, algorithm 1, which has 0 where none
+    succeeds.
     """
     siblings = Siblings.of(rewards_B, groups_B)
     below_P = siblings.means() + epsilon

@@ -29,7 +29,8 @@ def kl_in_loss(
     The derivatives by ``logprobs`` are 1, d, 1 - exp(-d) and sign(d). Over tokens that the policy samples, k2 then has
     the gradient of KL(policy || reference) in expectation, k3 that of KL(reference || policy), and k1 none at all: it
     adds noise and holds nothing near (it belongs in the reward). k1 and k3 with their score-function part have that of
-    KL(policy || reference).
+    KL(policy || reference); so has k3_weighted with it, over tokens of the policy that its weights are taken to, which
+    is the unbiased estimate of DeepSeek-AI 2025, arXiv:2512.02556, section 3.1.
     """
     d_N = logprobs_N - ref_logprobs_N
     if clamp_in is not None:

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch import Tensor
 
 from stretto.algorithms.losses.metrics import clip_metrics, mean_of, policy_metrics, total_of
 from stretto.algorithms.losses.policy import LOG_RATIO_CLAMP, TokenLosses, clamped, log_ratio, policy_loss
@@ -47,13 +48,16 @@ def cpgd(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     drift_coef: float = 0.0,
+    drift_max: float | None = None,
     log_ratio_clamp: float | None = LOG_RATIO_CLAMP,
 ) -> TokenLosses:
     """``-A min(logp, old_logp + log(1 + clip_high))`` where A > 0, else ``-A max(logp, old_logp + log(1 - clip_low))``.
 
-    Liu et al. 2025, arXiv:2505.12504, whose loss has log r in the place of the log-prob: its value differs by what has
-    no gradient. ``drift_coef`` weighs its policy drift, here the estimate ``r - 1 - log r`` of KL(old || policy) with
-    the log-ratio held within ``log_ratio_clamp``. Columns as for ``clip``.
+    Liu et al. 2025, arXiv:2505.12504, eq. 2, whose loss has log r in the place of the log-prob: its value differs by
+    what has no gradient. ``drift_coef`` weighs its policy drift, the estimate ``r - 1 - log r`` of KL(old || policy)
+    with the log-ratio held within ``log_ratio_clamp``. Its derivative by logp is ``r - 1``, and at most ``drift_max``
+    (c in the paper): beyond r = 1 + drift_max the drift goes on along its tangent in log r, and so still pulls
+    back. Columns as for ``clip``.
     """
     advantages_N = tokens.column("advantages")
     logprobs_N, old_N = tokens.policy_logprobs(), tokens.old_logprobs()
@@ -65,8 +69,17 @@ def cpgd(
     loss_N = -advantages_N * held_N
     metrics = clip_metrics(advantages_N, loss_N > -advantages_N * logprobs_N, logprobs_N - old_N)
     if drift_coef:
-        log_ratio_N = clamped(logprobs_N - old_N, log_ratio_clamp)
-        drift_N = torch.expm1(log_ratio_N) - log_ratio_N
+        drift_N = _drift(logprobs_N - old_N, drift_max, log_ratio_clamp)
         metrics["drift"] = mean_of(drift_N)
         loss_N = loss_N + drift_coef * drift_N
     return TokenLosses(loss_N=loss_N, metrics=metrics)
+
+
+def _drift(log_ratio_N: Tensor, drift_max: float | None, log_ratio_clamp: float | None) -> Tensor:
+    """``r - 1 - log r`` [N], and its tangent where r is above 1 + drift_max."""
+    held_N = clamped(log_ratio_N, log_ratio_clamp)
+    if drift_max is None:
+        return torch.expm1(held_N) - held_N
+    bound = math.log1p(drift_max)
+    held_N = held_N.clamp(max=bound)
+    return torch.expm1(held_N) - held_N + drift_max * (log_ratio_N - bound).clamp(min=0)

@@ -70,8 +70,8 @@ def gmpo(
     """``-mean(A) exp(mean of clipped log-ratios)`` of the row, on each of its tokens: the geometric mean of the ratios.
 
     With ``d = logp - old_logp``, a token with A > 0 counts min(d, clip(d)), one with A < 0 max(d, clip(d)), clip to
-    [-log_clip_low, log_clip_high]; A = 0 counts 0. Columns as for ``clip``. Zhao et al. 2025, arXiv:2507.20673. Every
-    token carries its row's value, so the aggregation seq_mean_token_mean gives the mean over rows. The column
+    [-log_clip_low, log_clip_high]; A = 0 counts 0. Columns as for ``clip``. Zhao et al. 2025, arXiv:2507.20673, eq. 4.
+    Every token carries its row's value, so the aggregation seq_mean_token_mean gives the mean over rows. The column
     ``correction`` enters by its geometric mean over the row, so one token of weight 0 takes the whole row out.
     """
     advantages_N = tokens.column("advantages")

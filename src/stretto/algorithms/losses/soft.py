@@ -42,7 +42,7 @@ def sapo(
     """``-A (4 / tau) sigmoid(tau (r - 1))``, tau = tau_pos where A > 0, else tau_neg.
 
     At r = 1 its gradient is that of -A r, and it fades to 0 away from there. Columns as for ``clip``.
-    arXiv:2511.20347.
+    Gao et al. 2025, arXiv:2511.20347, eq. 6.
     """
     advantages_N = tokens.column("advantages")
     log_ratio_N = log_ratio(tokens, log_ratio_clamp)
@@ -64,7 +64,7 @@ def vespo(
     """``-A sg(W) logp``, ``W = e^lam w^k e^(-lam w)`` with w the product of the row's ratios; k, lam by the sign of A.
 
     W is 1 at w = 1 and falls to 0 on both sides. The log-ratios of tokens and their sum are each held within
-    ``log_ratio_clamp``. Columns as for ``clip``. arXiv:2602.10693.
+    ``log_ratio_clamp``. Columns as for ``clip``. arXiv:2602.10693, eq. 20.
     """
     advantages_N = tokens.column("advantages")
     log_ratio_N = log_ratio(tokens, log_ratio_clamp).detach()

@@ -29,8 +29,8 @@ def proximal_logprobs(
     the one that is trained, if versions lie evenly on that line. At s = 1 that is the sampler. At s = 0 there is
     nothing between, and alpha is 1.
 
-    Decoupled PPO: Hilton et al. 2021, arXiv:2110.00641, eq. 4; Fu et al. 2025 (AReaL), arXiv:2505.24298, eq. 5. The
-    line by staleness: Li et al. 2025 (A-3PO), arXiv:2512.06547; AReaL's code takes the sampler's where s = 0, and
+    Decoupled PPO: Hilton et al. 2021, arXiv:2110.00641; Fu et al. 2025 (AReaL), arXiv:2505.24298, eq. 5. The line
+    by staleness: Li et al. 2025 (A-3PO), arXiv:2512.06547; AReaL's code takes the sampler's where s = 0, and
     interpolates to the log-probs of each forward, where here they are those at the start of the step.
     """
     sampler = np.asarray(sampler_N, np.float64)

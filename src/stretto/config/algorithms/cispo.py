@@ -12,7 +12,8 @@ __all__ = ["CispoConfig"]
 class CispoConfig(UpdateFields, RatioFields, KlFields, GroupFields, PolicyGradient):
     """Clipped importance-sampling weights: every token keeps its gradient, and its weight is bounded.
 
-    MiniMax 2025, arXiv:2506.13585, section 3.1; bounds as in Khatri et al. 2025, arXiv:2510.13786.
+    MiniMax 2025, arXiv:2506.13585, section 3.1. It sets no lower bound and does not state the upper one; Khatri et al.
+    2025, arXiv:2510.13786, found no difference between 4, 5 and 8 (appendix A.17).
     """
 
     type: Literal["cispo"] = "cispo"

@@ -13,7 +13,8 @@ __all__ = ["CpgdConfig"]
 class CpgdConfig(UpdateFields, RatioFields, KlFields, PolicyGradient):
     """Clipped policy gradient with policy drift: log-probs are clipped in place of ratios, and drift costs.
 
-    Liu et al. 2025, arXiv:2505.12504.
+    Liu et al. 2025, arXiv:2505.12504. Its eq. 2 is aggregate=prompt_mean. It gives no numbers for drift_coef and
+    drift_max; with drift_coef=0 this is what it calls CPG.
     """
 
     type: Literal["cpgd"] = "cpgd"
@@ -24,14 +25,16 @@ class CpgdConfig(UpdateFields, RatioFields, KlFields, PolicyGradient):
     epsilon: float = like(CpgdAdvantages, "epsilon")
     clip_low: float = like(CpgdLoss, "clip_low")
     clip_high: float = like(CpgdLoss, "clip_high")
-    drift_coef: float = like(CpgdLoss, "drift_coef")
+    drift_coef: float = like(CpgdLoss, "drift_coef", 0.001)
+    drift_max: float | None = like(CpgdLoss, "drift_max", 0.2)
     log_ratio_clamp: float | None = like(CpgdLoss, "log_ratio_clamp")
 
     estimator_model: ClassVar[SectionType] = CpgdAdvantages
     loss_model: ClassVar[SectionType] = CpgdLoss
     formula: ClassVar[str] = (
         "A = weight (r - mean(r)), over the group\n"
-        "L = -A clipped logp + drift_coef (ratio - 1 - log ratio), mean over tokens;\n"
-        "clipped: A > 0: at most old_logp + log(1 + clip_high), else at least old_logp + log(1 - clip_low)"
+        "L = -A clipped logp + drift_coef drift, mean over tokens\n"
+        "clipped: A > 0: at most old_logp + log(1 + clip_high), else at least old_logp + log(1 - clip_low)\n"
+        "drift = ratio - 1 - log ratio, its derivative by logp (ratio - 1) at most drift_max"
     )
-    paper: ClassVar[str] = "Liu et al. 2025, arXiv:2505.12504"
+    paper: ClassVar[str] = "Liu et al. 2025, arXiv:2505.12504, eq. 2"

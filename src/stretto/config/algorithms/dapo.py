@@ -15,7 +15,7 @@ class DapoConfig(UpdateFields, RatioFields, KlFields, ClipFields, GroupFields, P
 
     Yu et al. 2025, arXiv:2503.14476: clip-higher (section 3.1), dynamic sampling (3.2; the cap is
     schedule.max_refills), token mean (3.3), soft overlong punishment (3.4). Its runs have 20,480 tokens with a buffer
-    of 4,096.
+    of 4,096, and rewards of 1 and -1: where they are 1 and 0, overlong_penalty=0.5 is in proportion.
     """
 
     type: Literal["dapo"] = "dapo"

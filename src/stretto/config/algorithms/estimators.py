@@ -41,7 +41,8 @@ class GroupAdvantages(Section):
     """Rewards relative to the siblings of their group: A = (r - centre) / scale.
 
     The defaults are GRPO's (Shao et al. 2024, arXiv:2402.03300, section 4.1.2); scale=none is Dr. GRPO's (Liu et al.
-    2025, arXiv:2503.20783, section 3.2); center=mean with scale=batch_std is that of Liu et al. 2025, arXiv:2508.08221.
+    2025, arXiv:2503.20783, section 3.2); center=mean with scale=batch_std is near that of Liu et al. 2025,
+    arXiv:2508.08221, whose deviation is that of the batch's rewards with the groups' means in them.
     """
 
     type: Literal["group"] = "group"
@@ -135,7 +136,7 @@ class GpgAdvantages(Section):
 
 class MaxRlAdvantages(Section):
     """MaxRL: (r - m) / m with the group's mean m, which follows the likelihood of success (Tajwar et al. 2026,
-    arXiv:2602.02710). Rewards are 0 or more."""
+    arXiv:2602.02710, algorithm 1). Rewards are 0 or more."""
 
     type: Literal["maxrl"] = "maxrl"
     """Which estimator."""
@@ -161,7 +162,7 @@ class PassAtKAdvantages(Section):
 
 class GdpoAdvantages(Section):
     """GDPO, for several rewards: each is made relative to its group on its own, their weighted sum is standardised over
-    the batch (Liu et al. 2026, arXiv:2601.05242)."""
+    the batch (Liu et al. 2026, arXiv:2601.05242, eq. 4-7)."""
 
     type: Literal["gdpo"] = "gdpo"
     """Which estimator."""

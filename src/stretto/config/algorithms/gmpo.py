@@ -26,6 +26,7 @@ class GmpoConfig(UpdateFields, RatioFields, KlFields, GroupFields, PolicyGradien
     loss_model: ClassVar[SectionType] = GmpoLoss
     formula: ClassVar[str] = (
         "A = (r - mean(r)) / (std(r) + epsilon), over the group\n"
-        "L = -A exp(mean over the row's tokens of clip(logp - old_logp, -log_clip_low, log_clip_high)), mean over rows"
+        "L = -A exp(mean over the row's tokens of d), mean over rows;\n"
+        "d = logp - old_logp, where A > 0 at most log_clip_high, else at least -log_clip_low"
     )
     paper: ClassVar[str] = "Zhao et al. 2025, arXiv:2507.20673, eq. 4"

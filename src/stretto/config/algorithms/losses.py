@@ -50,7 +50,8 @@ class LossTerms(Section):
     """Weight of the KL term against the frozen reference in the loss; 0 leaves the reference out."""
     kl_kind: LossKlKind = "k3"
     """Estimator of the KL term: k2 (and any ``_st``) pulls as reverse KL, k3 as forward KL; k1 has no gradient in
-    expectation."""
+    expectation. k3_weighted, with kl_gradient=value_and_score, is the unbiased estimate of DeepSeek-V3.2
+    (arXiv:2512.02556, section 3.1)."""
     kl_gradient: KlGradient = "value"
     """``value``: the estimate's own derivative. ``value_and_score``: the score-function part as well."""
     kl_clamp_in: float | None = Field(default=None, gt=0)
@@ -132,7 +133,7 @@ class CispoLoss(Section):
     """The ratio is a clipped weight without gradient: -A sg(clip(r, ratio_min, ratio_max)) logp.
 
     MiniMax-M1, arXiv:2506.13585, eq. 4 and 5. It sets no lower bound and does not state the upper one; Khatri et al.
-    2025 (ScaleRL, arXiv:2510.13786) use it with wide upper bounds.
+    2025 (ScaleRL, arXiv:2510.13786, appendix A.17) found no difference between 4, 5 and 8.
     """
 
     type: Literal["cispo"] = "cispo"
@@ -148,7 +149,7 @@ class CispoLoss(Section):
 class SapoLoss(Section):
     """A soft gate instead of a clip: -A (4 / tau) sigmoid(tau (r - 1)), tau_pos where A > 0, else tau_neg.
 
-    Soft adaptive policy optimisation, arXiv:2511.20347, with its temperatures.
+    Soft adaptive policy optimisation, Gao et al. 2025, arXiv:2511.20347, eq. 6; temperatures of its section 5.1.
     """
 
     type: Literal["sapo"] = "sapo"
@@ -164,7 +165,7 @@ class SapoLoss(Section):
 class GmpoLoss(Section):
     """Geometric mean of the row's clipped ratios, one value per row: -mean(A) exp(mean of clipped log-ratios).
 
-    Geometric-mean policy optimisation, Zhao et al. 2025, arXiv:2507.20673. Each token carries its row's value, so
+    Geometric-mean policy optimisation, Zhao et al. 2025, arXiv:2507.20673, eq. 4. Each token carries its row's value:
     aggregate=seq_mean_token_mean is the mean over rows.
     """
 
@@ -191,7 +192,7 @@ class GpgLoss(Section):
 class CpgdLoss(Section):
     """-A min(logp, old_logp + log(1 + clip_high)) where A > 0, else -A max(logp, old_logp + log(1 - clip_low)).
 
-    Clipped policy gradient optimisation with policy drift, Liu et al. 2025, arXiv:2505.12504.
+    Clipped policy gradient optimisation with policy drift, Liu et al. 2025, arXiv:2505.12504, eq. 2.
     """
 
     type: Literal["cpgd"] = "cpgd"
@@ -202,6 +203,8 @@ class CpgdLoss(Section):
     """With a positive advantage the log-prob has no gradient above old_logp + log(1 + clip_high)."""
     drift_coef: float = Field(default=0.0, ge=0)
     """Weight of the drift term, the estimate r - 1 - log r of KL(old || policy); 0 leaves it out."""
+    drift_max: float | None = Field(default=None, gt=0)
+    """Largest derivative of the drift term by logp, which is r - 1 below; null: no bound."""
     log_ratio_clamp: float | None = Field(default=20.0, gt=0)
     """The log-ratio of the drift term is held within this before exp; null leaves it."""
 
@@ -210,12 +213,13 @@ class ClipCovLoss(Section):
     """PPO's clipped loss without some tokens of high covariance between log-prob and advantage, drawn at random.
 
     Cui et al. 2025, arXiv:2505.22617 (Clip-Cov). The tokens are chosen once over the whole batch, before the update.
+    The authors' runs have both bounds at 1, which leaves nearly all of the clipping to the choice of tokens.
     """
 
     type: Literal["clip_cov"] = "clip_cov"
     """Which loss."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The probability ratio is clipped below at 1 - clip_low."""
+    clip_low: float = Field(default=0.2, gt=0, le=1)
+    """The probability ratio is clipped below at 1 - clip_low; 1 is no bound."""
     clip_high: float = Field(default=0.2, gt=0)
     """The probability ratio is clipped above at 1 + clip_high."""
     cov_min: float = 1.0
@@ -247,8 +251,9 @@ class KlCovLoss(Section):
 class DppoTvLoss(Section):
     """-A r against the sampler, without tokens whose probability moved too far: up by delta_high, down by delta_low.
 
-    Divergence PPO with the binary total variation, Qi et al. 2026, arXiv:2602.04879. The up side matters where A > 0,
-    the down side elsewhere. Ratio and bound are both against the sampler's log-probs.
+    Divergence PPO with the binary total variation, Qi et al. 2026, arXiv:2602.04879; bounds of its appendix C (most of
+    its larger runs have 0.2). The up side matters where A > 0, the down side elsewhere. Ratio and bound are both
+    against the sampler's log-probs.
     """
 
     type: Literal["dppo_tv"] = "dppo_tv"
@@ -264,7 +269,8 @@ class DppoTvLoss(Section):
 class DppoKlLoss(Section):
     """-A r against the sampler, without tokens that moved the way A pushes by more than a binary KL of delta.
 
-    Divergence PPO with the binary KL of (token, any other token), Qi et al. 2026, arXiv:2602.04879.
+    Divergence PPO with the binary KL of (token, any other token), Qi et al. 2026, arXiv:2602.04879; bounds of its
+    appendix C.
     """
 
     type: Literal["dppo_kl"] = "dppo_kl"
@@ -334,7 +340,8 @@ class RolloutIsMaskLoss(Section):
 class VespoLoss(Section):
     """-A sg(W) logp, W = e^lam w^k e^(-lam w), w the product of the row's ratios; lam, k by the sign of A.
 
-    Variational sequence-level soft policy optimisation, arXiv:2602.10693. W is 1 at w = 1.
+    Variational sequence-level soft policy optimisation, arXiv:2602.10693, eq. 20; settings of its section 4.1. W is 1
+    at w = 1.
     """
 
     type: Literal["vespo"] = "vespo"

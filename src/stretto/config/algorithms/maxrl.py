@@ -25,4 +25,4 @@ class MaxRlConfig(UpdateFields, RatioFields, KlFields, ClipFields, PolicyGradien
         "A = (r - mean(r)) / (mean(r) + epsilon), over the group\n"
         "L = max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)), mean over tokens"
     )
-    paper: ClassVar[str] = "Tajwar et al. 2026, arXiv:2602.02710"
+    paper: ClassVar[str] = "Tajwar et al. 2026, arXiv:2602.02710, algorithm 1"

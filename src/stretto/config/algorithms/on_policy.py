@@ -31,7 +31,7 @@ class OpoConfig(UpdateFields, KlFields, PolicyGradient):
     formula: ClassVar[str] = (
         "A = r - sum(length r) / sum(length), over the group\nL = -A logp, sum over tokens, mean over rows"
     )
-    paper: ClassVar[str] = "Hao et al. 2025, arXiv:2505.23585, eq. 9"
+    paper: ClassVar[str] = "Hao et al. 2025, arXiv:2505.23585"
 
 
 class GpgConfig(UpdateFields, KlFields, PolicyGradient):
@@ -55,4 +55,4 @@ class GpgConfig(UpdateFields, KlFields, PolicyGradient):
     formula: ClassVar[str] = (
         "A = (r - mean(r)) x rows / rows that count / f_norm, over the group\nL = -A logp, mean over tokens"
     )
-    paper: ClassVar[str] = "Chu et al. 2025, arXiv:2504.02546, eq. 4"
+    paper: ClassVar[str] = "Chu et al. 2025, arXiv:2504.02546, eq. 5-8"

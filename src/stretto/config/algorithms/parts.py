@@ -71,7 +71,7 @@ class AdaptiveKl(Section):
     target: float = Field(gt=0)
     """The KL of a row, in nats, that the coefficient works towards."""
     horizon: int = Field(default=10_000, ge=1)
-    """Rows over which the coefficient may change e-fold at most at five times the target (or at none of it)."""
+    """Rows over which the coefficient changes by about a fifth at most: a KL 20 % off its target, or more, has that."""
 
 
 class RewardKl(Section):

@@ -44,7 +44,7 @@ class PpoConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, GaeFields
 class VapoConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, GaeFields, PolicyGradient):
     """PPO for long answers: a critic trained first, lambdas by length, clip-higher, a pull to what was right.
 
-    Yue et al. 2025, arXiv:2504.05118. Its value pretraining (50 steps there) is critic_warmup.
+    Yue et al. 2025, arXiv:2504.05118, with the settings of its section 5.1. Its value pretraining is critic_warmup.
     """
 
     type: Literal["vapo"] = "vapo"
@@ -66,7 +66,7 @@ class VapoConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, GaeField
         "A: GAE with lam = 1 - 1 / (length_alpha length);  R: GAE with lam_value\n"
         "L = PPO's clipped loss, mean over tokens, + nll_coef mean(-logp) over the tokens of right attempts"
     )
-    paper: ClassVar[str] = "Yue et al. 2025, arXiv:2504.05118, section 4"
+    paper: ClassVar[str] = "Yue et al. 2025, arXiv:2504.05118, eq. 5 and 8-10"
 
     @property
     def compares_siblings(self) -> bool:

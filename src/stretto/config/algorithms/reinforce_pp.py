@@ -12,7 +12,9 @@ __all__ = ["ReinforcePpConfig"]
 class ReinforcePpConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, PolicyGradient):
     """REINFORCE++: rewards to go, whitened over the tokens of the batch; one attempt per prompt will do.
 
-    Hu et al. 2025, arXiv:2501.03262. With baseline=true, rewards are first less the mean of their group.
+    Hu et al. 2025, arXiv:2501.03262. With baseline=true, rewards (the penalty taken from them) are first less the mean
+    of their group. The paper's baseline form has its KL in the loss, by k2: that is algorithm.type=composed with
+    advantages={type: reinforce_pp_baseline} and kl_kind=k2.
     """
 
     type: Literal["reinforce-pp"] = "reinforce-pp"
@@ -26,10 +28,11 @@ class ReinforcePpConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, P
     stabilizer: Stabilizer = like(ReinforcePpAdvantages, "stabilizer")
 
     formula: ClassVar[str] = (
-        "A = whitened over tokens (sum of later gamma^t (r_t - kl_coef KL_t)); baseline=true: whitened (r - mean(r))\n"
+        "A = whitened over tokens (sum of r_t - kl_coef KL_t from t on, discounted by gamma)\n"
+        "baseline=true: A = whitened over tokens (r - mean(r)), r = reward - kl_coef sum over the row's tokens of KL\n"
         "L = max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)), mean over tokens"
     )
-    paper: ClassVar[str] = "Hu et al. 2025, arXiv:2501.03262"
+    paper: ClassVar[str] = "Hu et al. 2025, arXiv:2501.03262, eq. 4-7"
 
     @property
     def compares_siblings(self) -> bool:

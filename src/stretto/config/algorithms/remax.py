@@ -13,7 +13,7 @@ __all__ = ["RemaxConfig"]
 class RemaxConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, PolicyGradient):
     """ReMax: the reward less that of the greedy attempt at the same prompt, which is sampled beside the others.
 
-    Li et al. 2023, arXiv:2310.10505, algorithm 2. The greedy attempt is a baseline only: nothing is trained on it.
+    Li et al. 2023, arXiv:2310.10505. The greedy attempt is a baseline only: nothing is trained on it.
     """
 
     type: Literal["remax"] = "remax"
@@ -25,7 +25,7 @@ class RemaxConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, PolicyG
         "A = (reward to go, less kl_coef KL) - reward of the greedy attempt\n"
         "L = max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)), sum over tokens, mean over rows"
     )
-    paper: ClassVar[str] = "Li et al. 2023, arXiv:2310.10505, algorithm 2"
+    paper: ClassVar[str] = "Li et al. 2023, arXiv:2310.10505"
 
     @property
     def compares_siblings(self) -> bool:

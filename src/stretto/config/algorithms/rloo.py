@@ -13,8 +13,8 @@ __all__ = ["RlooConfig"]
 class RlooConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, PolicyGradient):
     """REINFORCE leave-one-out: a reward less the mean of its siblings', on the row as a whole.
 
-    Ahmadian et al. 2024, arXiv:2402.14740, eq. 8; its KL penalty is in the reward of the row. With one update a step
-    the ratio is 1, and this is REINFORCE.
+    Ahmadian et al. 2024, arXiv:2402.14740, section 2.3; its KL penalty is in the reward of the row (its eq. 3). With
+    one update a step the ratio is 1, and this is REINFORCE.
     """
 
     type: Literal["rloo"] = "rloo"
@@ -27,4 +27,4 @@ class RlooConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, PolicyGr
         "A = r - mean of the siblings' r, with r = reward - kl_coef sum over the row's tokens of KL\n"
         "L = max(-A ratio, -A clip(ratio, 1 - clip_low, 1 + clip_high)), sum over tokens, mean over rows"
     )
-    paper: ClassVar[str] = "Ahmadian et al. 2024, Back to basics, arXiv:2402.14740, eq. 8"
+    paper: ClassVar[str] = "Ahmadian et al. 2024, Back to basics, arXiv:2402.14740, section 2.3"

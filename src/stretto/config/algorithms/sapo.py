@@ -13,7 +13,7 @@ __all__ = ["SapoConfig"]
 class SapoConfig(UpdateFields, RatioFields, KlFields, GroupFields, PolicyGradient):
     """Soft adaptive policy optimisation: a sigmoid gate on the ratio, steeper for negative advantages.
 
-    Gao et al. 2025, arXiv:2511.20347.
+    Gao et al. 2025, arXiv:2511.20347, with the temperatures of its section 5.1.
     """
 
     type: Literal["sapo"] = "sapo"
@@ -28,4 +28,4 @@ class SapoConfig(UpdateFields, RatioFields, KlFields, GroupFields, PolicyGradien
         "A = (r - mean(r)) / (std(r) + epsilon), over the group\n"
         "L = -A (4 / tau) sigmoid(tau (ratio - 1)), tau_pos where A > 0, else tau_neg; mean per row, mean over rows"
     )
-    paper: ClassVar[str] = "Gao et al. 2025, arXiv:2511.20347"
+    paper: ClassVar[str] = "Gao et al. 2025, arXiv:2511.20347, eq. 5-6"
