@@ -59,7 +59,7 @@ def inert_of_part(part: Section) -> Mapping[str, str]:
         case GaeConfig() if not part.whiten:
             return dict.fromkeys(("ddof", "epsilon", "stabilizer"), "whiten=false leaves the advantages as they are")
         case CpgdLoss() if part.drift_coef == 0:
-            return {"log_ratio_clamp": "drift_coef=0 leaves out the term that has a ratio"}
+            return dict.fromkeys(("drift_max", "log_ratio_clamp"), "drift_coef=0 leaves out the term that has a ratio")
         case LossTerms() if part.kl_coef == 0:
             return dict.fromkeys(_KL[:4], "kl_coef=0 leaves the KL term out")
         case _:
