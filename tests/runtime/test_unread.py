@@ -85,7 +85,7 @@ def test_packaged_recipes_have_none(name):
         ({"type": "reinforce-pp", "singleton": "raw"}, "singleton", "baseline=false compares with no group"),
         ({"type": "reinforce-pp", "baseline": True, "gamma": 0.9}, "gamma", "baseline=true has one reward"),
         ({"type": "cpgd", "weight": "none", "cap": 2}, "cap", "weight=none does not read it"),
-        ({"type": "cpgd", "log_ratio_clamp": 9.0}, "log_ratio_clamp", "drift_coef=0 leaves out"),
+        ({"type": "cpgd", "drift_coef": 0.0, "log_ratio_clamp": 9.0}, "log_ratio_clamp", "drift_coef=0 leaves out"),
         (
             {"type": "composed", "advantages": {"type": "pass_at_k", "scale": "none", "epsilon": 0.1}},
             "advantages.epsilon",
