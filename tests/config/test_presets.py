@@ -69,7 +69,7 @@ def test_from_python_too():
 
 def test_settings_of_parts_that_do_not_fit_are_refused_where_they_are_given():
     for given, message in (
-        ({"type": "ppo", "lam": None}, "lam=None and length_alpha=None"),
+        ({"type": "ppo", "lam": None}, "lam=null and length_alpha=null"),
         ({"ratio_max": 1.1}, r"ratio_max=1.1 must be above 1 \+ clip_high = 1.2"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -31,8 +31,8 @@ def test_defaults_are_those_a_recipe_gets():
     assert dict(help_fields("evaluate."))["evaluate.every"].endswith("default null]")
     assert dict(help_fields("prompts.path"))["prompts.path (datasets)"].endswith(" [text; required]")
     assert help_fields("algorithm.lam")[0] == (
-        "algorithm.lam (ppo)",
-        "Lambda of the advantages; null if length_alpha gives it. "
+        "algorithm.lam (ppo, vapo)",
+        "Lambda of the advantages; with length_alpha the least one, and null is 0. "
         "[a number, 0 or more, at most 1, or null; default 0.95]",
     )
 

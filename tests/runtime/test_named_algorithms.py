@@ -97,7 +97,7 @@ def test_what_an_algorithm_adds_is_in_its_graph():
         ({"type": "grpo", "kl_target": 6.0}, "kl_coef=0 leaves that out"),
         ({"type": "grpo", "reference_every": 5}, "read only with kl_coef"),
         ({"type": "grpo", "norm": 5.0}, "norm"),
-        ({"type": "ppo", "length_alpha": 0.1}, "lam"),
+        ({"type": "ppo", "lam": None}, "without a lambda"),
     ],
 )
 def test_settings_that_contradict_are_refused_before_anything_starts(settings, told):

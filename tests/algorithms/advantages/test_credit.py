@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from stretto.algorithms.advantages import KlInReward, gae_credit, group_credit, judged_rewards
+from stretto.algorithms.advantages import (
+    KlInReward,
+    gae_credit,
+    group_credit,
+    judged_rewards,
+    length_adaptive_lambdas,
+)
 from stretto.config.algorithms.estimators import (
     Advantages,
     GaeConfig,
@@ -163,11 +169,12 @@ def test_gae_credit_has_two_lambdas_one_by_length(batch_of):
     assert credit.returns is not None and credit.returns.values.tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
 
 
-def test_exactly_one_lambda():
-    with pytest.raises(ValidationError, match="Set lam=null to use length_alpha"):
-        GaeConfig(length_alpha=0.05)
-    with pytest.raises(ValidationError, match="lam=None and length_alpha=None"):
+def test_a_lambda_by_length_does_not_fall_below_the_least():
+    with pytest.raises(ValidationError, match="lam=null and length_alpha=null leave the advantages without a lambda"):
         GaeConfig(lam=None)
+    mask, offsets = np.ones(1004, np.uint8), np.array([0, 4, 1004])
+    assert length_adaptive_lambdas(mask, offsets, 0.05).tolist() == [0.0, 0.98]
+    assert length_adaptive_lambdas(mask, offsets, 0.05, least=0.95).tolist() == [0.95, 0.98]
 
 
 def test_gdpo_reads_rewards_by_name(batch_of):

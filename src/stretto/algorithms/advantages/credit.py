@@ -175,10 +175,9 @@ def gae_credit(
     attempts = Attempts.of(batch)
     offsets, mask = attempts.offsets, batch.mask
     rewards, metrics = _token_rewards(attempts, ref, kl)
-    lam = settings.lam
-    if lam is None:
-        assert settings.length_alpha is not None, "GaeConfig has one lambda"
-        lam = length_adaptive_lambdas(mask, offsets, settings.length_alpha)
+    lam = settings.lam or 0.0
+    if settings.length_alpha is not None:
+        lam = length_adaptive_lambdas(mask, offsets, settings.length_alpha, least=lam)
     advantages, returns = gae(
         rewards, values.values, mask, offsets, gamma=settings.gamma, lam=lam, lam_value=settings.lam_value
     )

@@ -114,12 +114,12 @@ def gae(
     return steps.back(advantages_W), steps.back(fitted_W + values_W)
 
 
-def length_adaptive_lambdas(mask: Masks, offsets: Offsets, alpha: float) -> Doubles:
-    """``1 - 1 / (alpha length)`` by row [B], at least 0; the length counts written tokens.
+def length_adaptive_lambdas(mask: Masks, offsets: Offsets, alpha: float, least: float = 0.0) -> Doubles:
+    """``1 - 1 / (alpha length)`` by row [B], at least ``least``; the length counts written tokens.
 
     Yue et al. 2025 (VAPO), arXiv:2504.05118: the sum of the weights of a row's temporal differences grows with its
-    length instead of ending at 1 / (1 - lam). Rows shorter than 1 / alpha have lambda 0.
+    length instead of ending at 1 / (1 - lam). Rows shorter than 1 / alpha would have lambda 0.
     """
     written = np.concatenate([[0], np.cumsum(np.asarray(mask) != 0)])
     lengths_B = np.diff(written[offsets])
-    return 1.0 - 1.0 / np.maximum(alpha * lengths_B, 1.0)
+    return np.maximum(1.0 - 1.0 / np.maximum(alpha * lengths_B, 1.0), least)

@@ -213,16 +213,16 @@ Advantages: TypeAlias = Annotated[
 class GaeConfig(Section):
     """Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 11-16).
 
-    Two lambdas: Yuan et al. 2025 (VC-PPO), arXiv:2503.01491. A lambda that grows with the length: Yue et
-    al. 2025 (VAPO), arXiv:2504.05118, with lam=null, length_alpha=0.05, lam_value=1.
+    Two lambdas: Yuan et al. 2025 (VC-PPO), arXiv:2503.01491. A lambda that grows with the length: Yue et al. 2025
+    (VAPO), arXiv:2504.05118, with lam=null, length_alpha=0.05, lam_value=1.
     """
 
     gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount per written token."""
     lam: float | None = Field(default=0.95, ge=0, le=1)
-    """Lambda of the advantages; null if ``length_alpha`` gives it."""
+    """Lambda of the advantages; with ``length_alpha`` the least one, and null is 0."""
     length_alpha: float | None = Field(default=None, gt=0)
-    """Lambda of the advantages by row: 1 - 1 / (length_alpha x written tokens), at least 0. Needs lam=null."""
+    """Lambda of the advantages by row: 1 - 1 / (length_alpha x written tokens), at least ``lam``; null: ``lam``."""
     lam_value: float | None = Field(default=None, ge=0, le=1)
     """Lambda of the returns that the critic is fitted to; null: that of the advantages. 1 is Monte Carlo."""
     whiten: bool = True
@@ -235,10 +235,9 @@ class GaeConfig(Section):
     """Where epsilon goes: added to the variance, the least variance, or added to the standard deviation."""
 
     @model_validator(mode="after")
-    def _one_lambda(self) -> "GaeConfig":
-        if (self.lam is None) == (self.length_alpha is None):
+    def _a_lambda(self) -> "GaeConfig":
+        if self.lam is None and self.length_alpha is None:
             raise ValueError(
-                f"lam={self.lam} and length_alpha={self.length_alpha}, and one of them is the lambda of the "
-                "advantages. Set lam=null to use length_alpha, or length_alpha=null to use lam."
+                "lam=null and length_alpha=null leave the advantages without a lambda. Set lam=0.95, or length_alpha."
             )
         return self

@@ -44,13 +44,14 @@ class PpoConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, GaeFields
 class VapoConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, GaeFields, PolicyGradient):
     """PPO for long answers: a critic trained first, lambdas by length, clip-higher, a pull to what was right.
 
-    Yue et al. 2025, arXiv:2504.05118, with the settings of its section 5.1. Its value pretraining is critic_warmup.
+    Yue et al. 2025, arXiv:2504.05118, with the settings of its section 5.1. Its value pretraining is critic_warmup. One
+    setting is not the paper's: its lambda by length is made for answers of hundreds of tokens, and rows of fewer than
+    400 keep PPO's 0.95 here, since lambdas near 0 leave all credit to the critic. lam=null is the paper's.
     """
 
     type: Literal["vapo"] = "vapo"
     """Which algorithm."""
     clip_high: float = like(ClipFields, "clip_high", 0.28)
-    lam: float | None = like(GaeFields, "lam", None)
     length_alpha: float | None = like(GaeFields, "length_alpha", 0.05)
     lam_value: float | None = like(GaeFields, "lam_value", 1.0)
     value_clip: float | None = Field(default=0.2, gt=0)
@@ -63,7 +64,7 @@ class VapoConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, GaeField
 
     estimator_model: ClassVar[SectionType] = GaeConfig
     formula: ClassVar[str] = (
-        "A: GAE with lam = 1 - 1 / (length_alpha length);  R: GAE with lam_value\n"
+        "A: GAE with lambda max(lam, 1 - 1 / (length_alpha length));  R: GAE with lam_value\n"
         "L = PPO's clipped loss, mean over tokens, + nll_coef mean(-logp) over the tokens of right attempts"
     )
     paper: ClassVar[str] = "Yue et al. 2025, arXiv:2504.05118, eq. 5 and 8-10"
