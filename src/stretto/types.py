@@ -134,6 +134,13 @@ class Trajectory:
         return self.info.get("greedy") is True
 
     @property
+    def uncharged(self) -> float | None:
+        """The reward before a charge on its length, where there was one (``info["uncharged"]``)."""
+        before = self.info.get("uncharged", self.reward)
+        assert before is None or isinstance(before, float), before
+        return before
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """What was said after the prompt: the policy's completions (``assistant``) and the environment's replies."""
         turns = self.info.get("turns")

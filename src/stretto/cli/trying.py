@@ -124,6 +124,13 @@ def _reward(reward: "RewardFigures") -> list[str]:
 def _model(model: "ModelFigures") -> list[str]:
     what, cut = ("samples", "cut by sampling.max_tokens") if model.turns is None else ("episodes", "ended by a budget")
     turns = [] if model.turns is None else [("turns", f"{model.turns:.3g}", "of an episode, on average")]
+    flat: list[tuple[str, str, str]] = []
+    if model.flat_expected is not None and model.useful_groups is not None:
+        expected = f"expected of groups of {model.n}: {_percent(model.flat_expected)}"
+        flat = [
+            ("groups of equal rewards", _percent(model.flat_observed), expected),
+            ("useful groups a step", f"{model.useful_groups:.1f}", f"of {model.groups_per_step}"),
+        ]
     return [
         f"The model as it is, {model.samples} {what} of {model.prompts} prompts at temperature {model.temperature:g}:",
         *_table(
@@ -136,12 +143,7 @@ def _model(model: "ModelFigures") -> list[str]:
                 ),
                 *turns,
                 ("different texts", _percent(model.distinct), f"of the {what} of a prompt"),
-                (
-                    "groups of equal rewards",
-                    _percent(model.flat_observed),
-                    f"expected of groups of {model.n}: {_percent(model.flat_expected)}",
-                ),
-                ("useful groups a step", f"{model.useful_groups:.1f}", f"of {model.groups_per_step}"),
+                *flat,
                 (
                     "sampling of a step",
                     _seconds(model.rollout_s),

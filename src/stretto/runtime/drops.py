@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from stretto.config.base import is_name
 from stretto.config.filters import FilterKind
@@ -55,8 +55,7 @@ def scores_of(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
     """
     scores: dict[str, list[float]] = {}
     for t in (t for group in groups for t in group.attempts if not t.is_baseline):
-        total = cast("float | None", t.info.get("uncharged", t.reward))
-        for name, value in {**t.rewards, "": total}.items():
+        for name, value in {**t.rewards, "": t.uncharged}.items():
             if value is not None:
                 scores.setdefault(name, []).append(value)
     return {name: tuple(values) for name, values in scores.items()}

@@ -81,8 +81,8 @@ class Filter:
         """That the attempts of every Model have one reward each, in words; a charge on long ones is left out of it."""
         by_model: dict[str, list[float]] = {}
         for t in (t for group in groups.values() for t in group.attempts):
-            reward = t.info.get("uncharged", t.reward) if self.score is None else t.rewards.get(self.score)
-            if isinstance(reward, float):
+            reward = t.uncharged if self.score is None else t.rewards.get(self.score)
+            if reward is not None:
                 by_model.setdefault(t.key.model, []).append(reward)
         if any(min(rewards) != max(rewards) for rewards in by_model.values()):
             return None

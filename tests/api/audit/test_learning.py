@@ -84,6 +84,25 @@ def test_a_model_that_gets_nothing_right(recipe_of, questions):
     assert "sampling.max_tokens" in found["model.truncated"].remedy
 
 
+@pytest.mark.parametrize("type", ["remax", "reinforce-pp", "dapo"])
+def test_what_is_counted_are_the_samples_and_what_their_answers_are_worth(recipe_of, questions, type):
+    # a greedy attempt is no sample; a charge on length is no reward, and makes no difference between answers
+    keys = ("reward.workers=0", f"algorithm.type={type}", "sampling.max_tokens=9")
+    report = run(recipe_of(keys), questions)
+    model = report.model
+    assert (model.mean_reward, model.samples) == (0.0, 256)
+    assert (model.useful_groups, model.flat_expected) == ((0.0, pytest.approx(1.0)) if type == "dapo" else (None, None))
+    flat = {f.code: f for f in report.findings}["model.flat"]
+    assert flat.severity == "problem" and ("advantages" in flat.message) == (type == "dapo")
+
+
+def test_groups_of_one_are_no_fault_where_nothing_is_compared_with_siblings(recipe_of, questions, own_rewards):
+    keys = ("reward.use=broken_rewards:draws_lots", "reward.workers=0", "sampling.n=1", "algorithm.type=reinforce-pp")
+    report = run(recipe_of(keys), questions)
+    assert 0 < report.model.mean_reward < 1
+    assert "model.zero_variance" not in {f.code for f in report.findings}
+
+
 def test_before_a_warm_up_it_is_only_a_note(recipe_of, questions):
     report = run(recipe_of(("reward.workers=0",), warmup={"max_steps": 2}, evaluate={"every": None}), questions)
     assert report.ok and {f.code: f.severity for f in report.findings}["model.flat"] == "note"

@@ -133,6 +133,7 @@ class RewardFigures:
 class ModelFigures:
     """Samples of the untrained policy. Shares are in 0..1; ``flat`` are groups whose rewards are all equal.
 
+    ``flat_expected`` and ``useful_groups`` are None where the algorithm does not compare siblings.
     ``turns``: completions of an attempt on average, where there is an environment.
     """
 
@@ -145,9 +146,9 @@ class ModelFigures:
     written_tokens: float
     distinct: float
     flat_observed: float
-    flat_expected: float
+    flat_expected: float | None
     n: int
-    useful_groups: float
+    useful_groups: float | None
     groups_per_step: int
     tokens_per_s: float
     sequences: int

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from stretto.api.audit.findings import FULL_MARK, Example, Finding, ModelFigures, Severity
 from stretto.api.audit.sampling import Sampled
 from stretto.api.audit.scoring import Fault
+from stretto.config.algorithms import PolicyGradient
 from stretto.config.recipe import Recipe
 from stretto.types import Group, Trajectory
 
@@ -66,7 +67,7 @@ def model_figures(sampled: Sampled, recipe: Recipe, n: int) -> ModelFigures | No
     attempts = [t for g in sampled.groups for t in g.attempts]
     rewards = [r for row in rows for r in row]
     written = sum(t.num_written for g in sampled.groups for t in g.trajectories) / len(attempts)
-    flat = flat_share(list(_by_prompt(sampled.groups).values()), n)
+    flat = flat_share(list(_by_prompt(sampled.groups).values()), n) if _compares(recipe) else None
     per_step = recipe.schedule.groups_per_step
     rate = sampled.tokens / sampled.seconds if sampled.seconds > 0 else 0.0
     return ModelFigures(
@@ -82,7 +83,7 @@ def model_figures(sampled: Sampled, recipe: Recipe, n: int) -> ModelFigures | No
         flat_observed=sum(len(set(row)) == 1 for row in rows) / len(rows),
         flat_expected=flat,
         n=n,
-        useful_groups=per_step * (1 - flat),
+        useful_groups=None if flat is None else per_step * (1 - flat),
         groups_per_step=per_step,
         tokens_per_s=rate,
         sequences=sampled.sequences,
@@ -103,6 +104,12 @@ def model_findings(sampled: Sampled, figures: ModelFigures | None, recipe: Recip
         *_same(sampled.groups, figures),
         *_judging(sampled, figures, recipe),
     ]
+
+
+def _compares(recipe: Recipe) -> bool:
+    """Whether attempts are compared with their siblings; a workflow of one's own is taken to do so."""
+    algorithm = recipe.algorithm
+    return recipe.workflow is not None or not isinstance(algorithm, PolicyGradient) or algorithm.compares_siblings
 
 
 def _rows(groups: Sequence[Group]) -> list[list[float]]:
@@ -178,7 +185,7 @@ def _no_signal(sampled: Sampled, recipe: Recipe) -> Iterator[Finding]:
             code="model.solved",
             severity=worst,
             message=f"All {attempts} samples are right ({reward:.3g}) before any training{few}: there is nothing left "
-            "to learn, and all advantages would be 0.",
+            f"to learn{', and all advantages would be 0' if _compares(recipe) else ''}.",
             remedy=f"{more}Give harder prompts (prompts), or a reward.use that tells these answers apart.",
             keys=("prompts", "reward.use"),
         )
@@ -192,7 +199,7 @@ def _no_signal(sampled: Sampled, recipe: Recipe) -> Iterator[Finding]:
         code="model.flat",
         severity=severity,
         message=f"All {attempts} samples of {len(_by_prompt(sampled.groups))} prompts got {reward:.3g}{few}: with the "
-        f"model as it is, all advantages are 0 and nothing is learned{then}.",
+        f"model as it is, {'all advantages are 0 and ' if _compares(recipe) else ''}nothing is learned{then}.",
         remedy=more + nearer + ways,
         keys=("warmup", "prompts", "sampling.n", "reward.use"),
         examples=_examples(sampled),
@@ -200,7 +207,8 @@ def _no_signal(sampled: Sampled, recipe: Recipe) -> Iterator[Finding]:
 
 
 def _little_signal(figures: ModelFigures, recipe: Recipe) -> Iterator[Finding]:
-    if figures.flat_expected <= _MOST_FLAT:
+    useful = figures.useful_groups
+    if figures.flat_expected is None or useful is None or figures.flat_expected <= _MOST_FLAT:
         return
     severity, then = _before(recipe, "warning")
     much = figures.share_right > 1 / 2
@@ -209,7 +217,7 @@ def _little_signal(figures: ModelFigures, recipe: Recipe) -> Iterator[Finding]:
         code="model.zero_variance",
         severity=severity,
         message=f"About {100 * figures.flat_expected:.0f}% of the groups of {figures.n} will have equal rewards and "
-        f"teach nothing; {figures.useful_groups:.1f} of {figures.groups_per_step} groups of a step are of use{then}.",
+        f"teach nothing; {useful:.1f} of {figures.groups_per_step} groups of a step are of use{then}.",
         remedy=f"Raise sampling.n={figures.n}, or give {ease} (prompts).",
         keys=("sampling.n", "prompts") if much else ("sampling.n", "warmup", "prompts"),
     )

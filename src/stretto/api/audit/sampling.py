@@ -150,6 +150,12 @@ def _all_equal(groups: Sequence[Group]) -> bool:
     return len({t.reward for group in groups for t in group.attempts}) == 1
 
 
+def _as_judged(group: Group) -> Group:
+    """The attempts that are trained on, with the rewards that the judge gave: those before a charge on their length."""
+    sampled = (t for t in group.trajectories if not t.is_baseline)
+    return replace(group, trajectories=tuple(replace(t, reward=t.uncharged) for t in sampled))
+
+
 async def _draw(job: Job, graph: Graph, binding: GroupBinding, draw: int) -> list[Group] | Fault:
     """What the workflow hands to the step for one draw, or the fault of the environment or the reward."""
 
@@ -160,7 +166,7 @@ async def _draw(job: Job, graph: Graph, binding: GroupBinding, draw: int) -> lis
         values = await run_group(graph, job.phases[-1].prompt_of(draw), invoke)
     except RewardError as error:
         return fault_of(error)
-    groups = [check_group(id, values[id], draw) for id in boundary_inputs(graph)]
+    groups = [_as_judged(check_group(id, values[id], draw)) for id in boundary_inputs(graph)]
     if not groups:
         raise ConfigError(f"workflow {graph.name!r} hands no group to its steps, so there is nothing to look at.")
     return groups
