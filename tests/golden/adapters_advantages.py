@@ -71,7 +71,7 @@ def opo(case: Case) -> Mapping[str, Any]:
 
 def gdpo(case: Case) -> Mapping[str, Any]:
     rewards = np.asarray(case["inputs"]["reward_components"], np.float64)
-    groups, weights = case["inputs"]["group"], case["params"]["weights"]
+    groups, weights = case["inputs"]["group"], case["params"].get("weights") or [1.0] * len(rewards)
     out = gdpo_advantages(
         rewards,
         groups,
@@ -141,7 +141,7 @@ def gae_case(case: Case, *, gaps: Any = "skip", whitens: bool = False) -> Mappin
         padded(case, "values").ravel(),
         mask.ravel(),
         offsets,
-        gamma=params["gamma"],
+        gamma=1.0 if params.get("gamma") is None else params["gamma"],
         lam=lam,
         lam_value=params.get("lam_value"),
         gaps=gaps,

@@ -100,7 +100,7 @@ def tokens_of(case: Case, leaf: str, extra: Mapping[str, np.ndarray]) -> tuple[T
     given = {ours: written(padded(case, name)) for name, ours in COLUMNS.items() if name in case["inputs"]}
     rollout = written(padded(case, "rollout_logp")) if "rollout_logp" in case["inputs"] else torch.zeros(len(row))
     tokens = Tokens(
-        weights_N=written(weights_of(case, case["params"]["agg"])),
+        weights_N=written(weights_of(case, case["params"].get("agg") or "token_mean")),
         sampler_logprobs_N=rollout,
         sampled_N=torch.full((len(row),), "rollout_logp" in case["inputs"]),
         rows_N=at[0],
@@ -260,7 +260,7 @@ VARIANTS: dict[str, Adapter] = {
     "policy.dppo_tv_sq": policy("dppo_tv_sq", {**DELTAS, **SQUARE, **RATIO}),
     "policy.tv_sym_sq": policy("tv_sym_sq", {"delta": "delta", **SQUARE, **RATIO}),
     "policy.rollout_is_mask": policy("rollout_is_mask", BOUNDS),
-    "policy.vespo": policy("vespo", {name: name for name in ("k_pos", "lam_pos", "k_neg", "lam_neg")}),
+    "policy.vespo": policy("vespo", {**{name: name for name in ("k_pos", "lam_pos", "k_neg", "lam_neg")}, **RATIO}),
     "value.clip": value,
     "value.mse": value,
     **{f"kl.{kind}": kl(kind) for kind in ("k1", "k2", "k3", "abs", "k1_st", "k3_st", "abs_st", "k3_weighted")},

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.algorithms.names import known_names_only
 from stretto.config.algorithms import Aggregation, EmptyRows, check_aggregation
 from stretto.errors import ConfigError
 from stretto.types import Batch, Column
@@ -61,6 +62,7 @@ def denominators(batch: Batch, keep: Column | None = None) -> Denominators:
     )
 
 
+@known_names_only
 def aggregation_weights(
     batch: Batch,
     aggregate: Aggregation = "token_mean",

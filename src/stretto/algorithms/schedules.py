@@ -3,9 +3,12 @@
 import math
 from typing import Literal
 
+from stretto.algorithms.names import known_names_only
+
 __all__ = ["lr_at"]
 
 
+@known_names_only
 def lr_at(
     step: int, *, steps: int, peak: float, warmup: int = 0, decay: Literal["constant", "linear", "cosine"] = "constant"
 ) -> float:

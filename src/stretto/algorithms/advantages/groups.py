@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stretto.algorithms.advantages.siblings import Doubles, Siblings
+from stretto.algorithms.names import known_names_only
 from stretto.config.algorithms.estimators import Center, Scale, Singleton
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+@known_names_only
 def group_advantages(
     rewards_B: ArrayLike,
     groups_B: ArrayLike,
@@ -59,6 +61,7 @@ def group_advantages(
     return siblings.rows(scaled_S if center == "batch_mean" else _alone(siblings, scaled_S, singleton, epsilon))
 
 
+@known_names_only
 def rloo_advantages(
     rewards_B: ArrayLike, groups_B: ArrayLike, *, singleton: Literal["zero", "raw"] = "zero"
 ) -> Doubles:
@@ -69,6 +72,7 @@ def rloo_advantages(
     return group_advantages(rewards_B, groups_B, center="leave_one_out", scale="none", singleton=singleton)
 
 
+@known_names_only
 def opo_advantages(
     rewards_B: ArrayLike, groups_B: ArrayLike, lengths_B: ArrayLike, *, singleton: Literal["zero", "raw"] = "zero"
 ) -> Doubles:
@@ -86,6 +90,7 @@ def opo_advantages(
     return siblings.rows(_alone(siblings, centred_S, singleton))
 
 
+@known_names_only
 def gpg_advantages(
     rewards_B: ArrayLike,
     groups_B: ArrayLike,
@@ -108,6 +113,7 @@ def gpg_advantages(
     return siblings.rows(_alone(siblings, siblings.differences(), singleton) * factor)
 
 
+@known_names_only
 def maxrl_advantages(
     rewards_B: ArrayLike, groups_B: ArrayLike, *, epsilon: float = 0.0, singleton: Singleton = "zero"
 ) -> Doubles:
@@ -124,6 +130,7 @@ def maxrl_advantages(
     return siblings.rows(_alone(siblings, np.where(usable_P[siblings.group_S], relative_S, 0.0), singleton, epsilon))
 
 
+@known_names_only
 def pass_at_k_advantages(
     rewards_B: ArrayLike,
     groups_B: ArrayLike,
@@ -173,6 +180,7 @@ def gdpo_advantages(
     return (total_B - mean) / total_B.std(ddof=1)
 
 
+@known_names_only
 def cpgd_advantages(
     rewards_B: ArrayLike,
     groups_B: ArrayLike,

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from stretto.algorithms.advantages.ragged import Offsets
 from stretto.algorithms.advantages.returns import place_rewards
 from stretto.algorithms.advantages.siblings import Doubles
+from stretto.algorithms.names import known_names_only
 from stretto.config.algorithms.estimators import RewardKlKind
 from stretto.types import Array, Masks
 
@@ -24,6 +25,7 @@ class KlInReward:
     clip: tuple[float, float] | None = None
 
 
+@known_names_only
 def kl_estimate(logprobs: ArrayLike, ref_logprobs: ArrayLike, kind: RewardKlKind) -> Doubles:
     """A per-token estimate of KL(policy || reference) from log-probs of sampled tokens, elementwise.
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from stretto.algorithms.advantages.siblings import Doubles
+from stretto.algorithms.names import known_names_only
 from stretto.config.algorithms.estimators import Stabilizer
 
 __all__ = ["explained_variance", "masked_moments", "whiten"]
@@ -28,6 +29,7 @@ def masked_moments(values: ArrayLike, mask: ArrayLike, *, ddof: int = 1) -> tupl
     return float(kept.mean()), float(kept.var(ddof=ddof))
 
 
+@known_names_only
 def whiten(
     values: ArrayLike,
     mask: ArrayLike,

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from stretto.algorithms.advantages.ragged import Backward, Offsets
 from stretto.algorithms.advantages.siblings import Doubles
+from stretto.algorithms.names import known_names_only
 from stretto.types import Array, Masks
 
 __all__ = [
@@ -39,6 +40,7 @@ def broadcast_rows(values_B: ArrayLike, mask: Masks, offsets: Offsets) -> Double
     return np.where(mask != 0, np.repeat(np.asarray(values_B, np.float64), np.diff(offsets)), 0.0)
 
 
+@known_names_only
 def discounted_returns(
     rewards: Array,
     mask: Masks,
@@ -73,6 +75,7 @@ def remax_advantages(rewards: Array, baseline_B: ArrayLike, mask: Masks, offsets
     return np.where(mask != 0, returns - broadcast_rows(baseline_B, mask, offsets), 0.0), returns
 
 
+@known_names_only
 def gae(
     rewards: Array,
     values: Array,

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
+from stretto.algorithms.names import known_names_only
 from stretto.config.algorithms.losses import KlGradient, LossKlKind
 
 __all__ = ["kl_in_loss"]
 
 
+@known_names_only
 def kl_in_loss(
     logprobs_N: Tensor,
     ref_logprobs_N: Tensor,

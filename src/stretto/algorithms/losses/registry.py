@@ -17,6 +17,7 @@ from stretto.algorithms.losses.soft import cispo, sapo, vespo
 from stretto.algorithms.losses.teaching import distill
 from stretto.algorithms.losses.tokens import Loss, LossOutput, Tokens
 from stretto.algorithms.losses.values import value_clip
+from stretto.algorithms.names import check_names
 from stretto.errors import ConfigError, nearest
 from stretto.imports import find_named, is_named
 from stretto.types import LossRef
@@ -56,10 +57,12 @@ def resolve_loss(ref: LossRef) -> Callable[[Tokens], LossOutput]:
     A loss of one's own may return the scalar tensor alone.
     """
     function = ref.function or LOSSES.get(ref.use) or _import_loss(ref.use)
-    known = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    signature = inspect.signature(function)
+    known = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
     for name in ref.settings:
         if name not in known:
             raise ConfigError(f"the loss {ref.use!r} has no setting {name!r}.{nearest(name, known)}")
+    check_names(f"the loss {ref.use!r}", signature, ref.settings)
     if ref.use in LOSSES and ref.function is None:
         return partial(LOSSES[ref.use], **ref.settings)
     return lambda tokens: _as_output(ref.use, function(tokens, **ref.settings), tokens)

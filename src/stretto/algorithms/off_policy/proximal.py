@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stretto.algorithms.names import known_names_only
 from stretto.algorithms.off_policy.ratios import Doubles
 from stretto.config.algorithms.correction import ProximalKind
 from stretto.types import Batch
@@ -10,6 +11,7 @@ from stretto.types import Batch
 __all__ = ["proximal_logprobs", "staleness"]
 
 
+@known_names_only
 def proximal_logprobs(
     kind: ProximalKind,
     sampler_N: ArrayLike,

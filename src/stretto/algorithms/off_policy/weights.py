@@ -4,12 +4,14 @@ import math
 
 import numpy as np
 
+from stretto.algorithms.names import known_names_only
 from stretto.algorithms.off_policy.ratios import Doubles, Flags, LogRatios, clamp
 from stretto.config.algorithms.correction import WeightLevel, WeightMode
 
 __all__ = ["importance_weights", "log_bound", "normalize_weights"]
 
 
+@known_names_only
 def importance_weights(
     ratios: LogRatios,
     level: WeightLevel = "token",
@@ -41,6 +43,7 @@ def importance_weights(
     return np.where(ratios.written_N, weights_N, 0.0)
 
 
+@known_names_only
 def normalize_weights(weights_N: Doubles, keep_N: Flags, ratios: LogRatios, level: WeightLevel = "token") -> Doubles:
     """``weights_N`` divided by their mean over ``keep_N``, 0 outside it.
 
