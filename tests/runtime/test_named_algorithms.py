@@ -9,7 +9,7 @@ from stretto.config.algorithms import ALGORITHMS
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError
 from stretto.graph import dump_graph, load_graph
-from stretto.runtime.graphs import main_graph
+from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.workflows.nodes import NODES
 
 TRAINED_ON_REWARDS = sorted(name for name in ALGORITHMS if name not in ("sft", "distill", "dpo", "reward-model"))
@@ -129,6 +129,26 @@ def test_groups_that_always_are_without_a_difference_are_refused_where_they_woul
         recipe_from_mapping({**alone, "algorithm": dynamic})
     recipe_from_mapping({**alone, "algorithm": dynamic, "filter": {"zero_variance": False}})
     recipe_from_mapping({**alone, "algorithm": {"type": "remax"}, "filter": {"zero_variance": True}})
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_warm_up_by_an_algorithm_is_that_algorithm(name):
+    recipe = {"steps": 1, "sampling": {"n": 3, "max_tokens": 10}, "schedule": {"max_staleness": 1}}
+    recipe |= {"teacher": {"path": "builtin:tiny-llama-char"}}
+    graph = warmup_graph(recipe_from_mapping({**recipe, "warmup": {"workflow": name}}))
+    assert graph == graph_of(name, sampling=recipe["sampling"])
+
+
+def test_a_warm_up_that_does_not_go_with_the_recipe_is_refused():
+    recipe = {"steps": 1, "environment": {"use": "echo_game:Echo"}, "warmup": {"workflow": "remax"}}
+    with pytest.raises(ConfigError, match=r"warmup.workflow=remax: algorithm.type=remax takes a greedy attempt"):
+        warmup_graph(recipe_from_mapping(recipe))
+
+
+def test_an_algorithm_is_not_named_as_the_workflow_of_another():
+    with pytest.raises(ConfigError, match=r"workflow=gspo is what algorithm.type=gspo implies, and .* is grpo"):
+        main_graph(recipe_from_mapping({"steps": 1, "workflow": "gspo"}))
+    main_graph(recipe_from_mapping({"steps": 1, "workflow": "gspo", "algorithm": {"type": "gspo"}}))
 
 
 def test_rollouts_that_lag_need_a_ratio_or_a_correction():

@@ -54,6 +54,7 @@ def test_all_are_named_at_once():
 
 def test_keys_with_effect_are_not():
     check(algorithm={"type": "ppo"}, critic={"lr": 1e-3})
+    check(warmup={"evaluate": {"every": None, "at_end": False}})  # its limit is a default, and nobody gave it
     check(reward={"on_error": "drop", "max_dropped": 0.5, "timeout_s": 3})
     check(algorithm={"type": "sft"}, filter={"length": {"max": 3}}, order={"type": "difficulty", "key": "answer"})
     check(algorithm={"type": "grpo"}, filter={"zero_variance": True}, order={"type": "success"})
@@ -63,7 +64,7 @@ def test_keys_with_effect_are_not():
 @pytest.mark.parametrize("name", packaged())
 def test_packaged_recipes_have_none(name):
     recipe = load_recipe(name, packaged=FOLDER).recipe
-    graphs = [main_graph(recipe), *([warmup_graph(recipe.warmup)] if recipe.warmup else [])]
+    graphs = [main_graph(recipe), *([warmup_graph(recipe)] if recipe.warmup else [])]
     refuse_unread(recipe, graphs)
 
 

@@ -21,7 +21,7 @@ def graph_of(what: Recipe | str, phase: str = "main") -> Graph:
             return main_graph(what)
         if what.warmup is None:
             raise ConfigError("the recipe has no warm-up to draw: warmup is null. Leave --phase out.")
-        return warmup_graph(what.warmup)
+        return warmup_graph(what)
     if phase != "main":
         raise ConfigError(f"{what} is a workflow, which has no phases. Leave --phase out, or give a recipe.")
     if what in ALGORITHMS:

@@ -43,7 +43,7 @@ class Recipe(Section):
     algorithm: Algorithm = GrpoConfig()
     """The algorithm; it implies a workflow."""
     workflow: str | None = None
-    """A built-in name, a YAML file or ``module:function`` instead of the algorithm's own workflow."""
+    """A YAML file or ``module:function`` instead of the algorithm's own workflow."""
     prompts: Prompts = AdditionPrompts()
     """Where prompts come from."""
     order: Order = ShuffledOrder()

@@ -49,7 +49,7 @@ class WarmupConfig(Section):
     """A first phase of the same run, usually supervised; the optimizer starts fresh after it."""
 
     workflow: str = "sft"
-    """Its workflow: a built-in name, YAML file or ``module:function``."""
+    """An algorithm at its vetted settings, by its type, or a workflow by its YAML file or ``module:function``."""
     until: dict[str, float] = Field(default_factory=dict[str, float])
     """Stop once every named evaluation metric has reached its value, such as ``{held_out/accuracy: 0.5}``."""
     max_steps: int = Field(default=1000, ge=1)

@@ -175,7 +175,7 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     """Resolve the recipe: graphs, tokenizer, prompts, reward. Raises UserError for whatever cannot work."""
     graphs = [main_graph(recipe, given.workflow)]
     if recipe.warmup is not None:
-        graphs.insert(0, warmup_graph(recipe.warmup))
+        graphs.insert(0, warmup_graph(recipe))
     model = locate(recipe.model.path, recipe.model.revision)
     if model.revision != recipe.model.revision:  # the commit of a branch that may move
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"revision": model.revision})})

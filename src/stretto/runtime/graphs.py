@@ -3,10 +3,13 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from stretto.config.algorithms import ALGORITHMS
 from stretto.config.base import Section
 from stretto.config.recipe import Recipe
-from stretto.config.sections import WarmupConfig
 from stretto.errors import ConfigError, GraphError, nearest
 from stretto.graph import Graph, Workflow, check_models, load_graph, load_workflow, parents
 from stretto.workflows.builtin import WORKFLOWS
@@ -56,19 +59,41 @@ def find_workflow(name: str) -> Workflow | Graph:
 
 def main_graph(recipe: Recipe, given: Workflow | None = None) -> Graph:
     """The graph of the main phase: the workflow that was ``given``, or the recipe's, or its algorithm's."""
-    found = given or find_workflow(recipe.workflow or recipe.algorithm.type)
+    name, type = recipe.workflow, recipe.algorithm.type
+    if given is None and name in WORKFLOWS and name != type:
+        raise ConfigError(
+            f"workflow={name} is what algorithm.type={name} implies, and algorithm.type is {type}. Set algorithm.type="
+            f"{name}, and leave workflow out."
+        )
+    found = given or find_workflow(name or type)
     graph = _fill(found, recipe)
     _check_roles(graph)
     _check_judged(graph)
     return graph
 
 
-def warmup_graph(warmup: WarmupConfig) -> Graph:
-    """The graph of the warm-up, with its workflow's own settings."""
-    found = find_workflow(warmup.workflow)
+def warmup_graph(recipe: Recipe) -> Graph:
+    """The graph of the warm-up: of an algorithm at its vetted settings, or of a workflow with its own."""
+    assert recipe.warmup is not None, "a recipe without warm-up has no graph of it"
+    name = recipe.warmup.workflow
+    if name in ALGORITHMS:
+        return main_graph(_warmed_by(recipe, name))
+    found = find_workflow(name)
     graph = found if isinstance(found, Graph) else found.graph()
     _check_roles(graph)
     return graph
+
+
+def _warmed_by(recipe: Recipe, algorithm: str) -> Recipe:
+    """What of the recipe an on-policy phase by ``algorithm`` looks at. ConfigError for what does not go with it."""
+    kept = {name: getattr(recipe, name) for name in ("sampling", "environment", "teacher", "engine", "backend")}
+    schedule = recipe.schedule.model_copy(update={"max_staleness": 0})
+    try:
+        vetted: Any = ALGORITHMS[algorithm](type=algorithm)
+        return Recipe(steps=1, algorithm=vetted, schedule=schedule, **kept)
+    except ValidationError as error:
+        why = "; ".join(str(detail.get("ctx", {}).get("error", detail["msg"])) for detail in error.errors())
+        raise ConfigError(f"warmup.workflow={algorithm}: {why}") from error
 
 
 def _fill(found: Workflow | Graph, recipe: Recipe) -> Graph:

@@ -11,6 +11,7 @@ from stretto.config.base import Section
 from stretto.config.evaluation import HELD_OUT, EvaluateConfig, settings_of
 from stretto.config.orders import SuccessOrder
 from stretto.config.recipe import Recipe
+from stretto.config.sections import WarmupConfig
 from stretto.errors import ConfigError
 from stretto.graph import Graph, models_of
 from stretto.runtime.filters import drops_zero_variance
@@ -57,11 +58,9 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
         for key, why in inert_fields(recipe.algorithm).items():
             if _is_given(recipe.algorithm, key.split(".")):
                 yield f"algorithm.{key}", f"{why}. Remove it."
-    sections = {"evaluate": recipe.evaluate}
+    yield from _unread_evaluate("evaluate", recipe.evaluate, EvaluateConfig())
     if recipe.warmup is not None:
-        sections["warmup.evaluate"] = recipe.warmup.evaluate
-    for where, evaluate in sections.items():
-        yield from _unread_evaluate(where, evaluate)
+        yield from _unread_evaluate("warmup.evaluate", recipe.warmup.evaluate, WarmupConfig().evaluate)
 
 
 def _looks_at_rewards(recipe: Recipe) -> Iterator[str]:
@@ -98,9 +97,11 @@ def _unread_environment(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tup
         yield "environment.timeout_s", "environment.workers=0 plays without a timeout. Remove it, or set workers=1."
 
 
-def _unread_evaluate(where: str, evaluate: EvaluateConfig) -> Iterator[tuple[str, str]]:
+def _unread_evaluate(where: str, evaluate: EvaluateConfig, left_out: EvaluateConfig) -> Iterator[tuple[str, str]]:
+    """``left_out``: what the section is where nothing is said; its keys fill one that says only some."""
     never = not (evaluate.every or evaluate.at_start or evaluate.at_end)
-    given = sorted(key for key in evaluate.model_fields_set - {"every", "at_start", "at_end"} if getattr(evaluate, key))
+    said = evaluate.model_fields_set - {"every", "at_start", "at_end"}
+    given = sorted(key for key in said if getattr(evaluate, key) and getattr(evaluate, key) != getattr(left_out, key))
     for key in given if never else ():
         yield f"{where}.{key}", f"nothing is evaluated. Remove it, or set {where}.every."
     once = all(settings_of(evaluate, name).n == 1 for name in (HELD_OUT, *evaluate.sets))
