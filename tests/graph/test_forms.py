@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from stretto.errors import GraphError
 from stretto.graph import draw_json, dump_graph, dump_yaml, load_graph, node, python_only, workflow
+from stretto.graph.settings import from_json
 from stretto.types import Batch, Group, LossRef, Prompt, Setting, StepReport
+from stretto.workflows.nodes import NODES
 
 
 @node
@@ -203,3 +205,29 @@ def test_what_lives_in_this_process_only_cannot_be_written_down():
     assert from_json(to_json(named, LossRef), LossRef, "a loss") == named
     with pytest.raises(GraphError, match="Name what it holds as module:function"):
         to_json(LossRef(use="python:mine", function=len), LossRef)
+
+
+@pytest.mark.parametrize(
+    ("node", "settings", "why"),
+    [
+        ("advantages", {"estimator": {"type": "rlooo"}}, r"whose type is not known. Did you mean 'rloo'\?"),
+        ("advantages", {"estimator": "rloo"}, r"got 'rloo'. Write \{type: rloo\}."),
+        (
+            "advantages",
+            {"estimator": {"type": "rloo", "epsilon": 1.0}},
+            r"must be RlooAdvantages, .* not permitted \(at eps",
+        ),
+        ("advantages", {"kl": {"coef": 0.0, "adaptive": {"target": 1.0}}}, "coef=0 leaves that out. Set coef.$"),
+        (
+            "correct",
+            {"settings": {"mode": "icepop"}},
+            "cannot be .*: algorithm.correction.mode=icepop",
+        ),
+        ("update_policy", {"updates": {"aggregate": "token_sum_norm"}}, "divides by a constant, and norm is not set"),
+        ("update_policy", {"loss": {"type": "clip", "clip_low": -1.0}}, r"greater than 0 \(at clip_low\)"),
+    ],
+)
+def test_a_section_that_cannot_be_says_what_is_wrong_with_it(node, settings, why):
+    (name,) = settings
+    with pytest.raises(GraphError, match=f"setting {name!r}.*{why}"):
+        from_json(settings[name], NODES[node].params[name].type, f"setting {name!r}")

@@ -10,6 +10,7 @@ from stretto.algorithms.advantages import KlInReward, group_credit
 from stretto.algorithms.off_policy import correct
 from stretto.config.algorithms import AdaptiveKl, ClipCovLoss, ClipLoss, CorrectionConfig, LossTerms, UpdateSettings
 from stretto.config.algorithms.estimators import RlooAdvantages
+from stretto.config.algorithms.losses import GpgLoss
 from stretto.errors import ConfigError
 from stretto.testing import make_batch
 from stretto.types import Batch, Column, Credit, Metric, UpdateReport
@@ -165,6 +166,18 @@ def test_the_policy_stays_as_it_is_until_its_start():
     report = update_policy(batch, credit, learner, Kept(), start=3)
     assert len(learner.updates) == 1
     assert "frozen" not in report.metrics
+
+
+def test_settings_that_would_do_nothing_are_refused_where_a_workflow_is_ones_own():
+    batch, learner = make_batch(), Learner()
+    credit = Credit(advantages=Column.per_token("advantages", batch, np.ones(batch.num_tokens)))
+    with pytest.raises(ConfigError, match=r"proximal=detach makes every ratio of clip 1, and of 6 updates"):
+        update_policy(batch, credit, learner, Kept(), updates=UpdateSettings(epochs=2, minibatches=3))
+    with pytest.raises(ConfigError, match=r"terms.kl_coef=0 leaves that out"):
+        update_policy(batch, credit, learner, Kept(), adaptive=AdaptiveKl(target=1.0))
+    assert learner.updates == []
+    update_policy(batch, credit, learner, Kept(), loss=GpgLoss(), updates=UpdateSettings(minibatches=2))
+    assert len(learner.updates) == 2
 
 
 def test_an_adaptive_coefficient_is_kept_and_follows_its_target():

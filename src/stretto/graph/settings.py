@@ -8,12 +8,12 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from stretto.errors import GraphError
+from stretto.errors import GraphError, nearest
 from stretto.graph.annotations import type_name
 
 __all__ = ["brief", "checked", "from_json", "to_json"]
@@ -110,9 +110,35 @@ def _changed(section: Any) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
+def _kinds(annotation: object) -> Mapping[str, type[BaseModel]]:
+    """Of a choice of sections that ``type`` tells apart: each one's class by its type."""
+    models = [m for m in get_args(annotation) if isinstance(m, type) and issubclass(m, BaseModel)]
+    return {str(m.model_fields["type"].default): m for m in models if "type" in m.model_fields}
+
+
 def _refusal(error: ValidationError, value: object, annotation: object, what: str) -> GraphError:
+    kinds = _kinds(annotation)
+    if kinds and isinstance(value, str):
+        written = f" Write {{type: {value}}}." if value in kinds else nearest(value, kinds)
+        return GraphError(f"{what} must be a section with its type, got {value!r}.{written}")
+    if kinds and isinstance(value, Mapping) and "type" in value:
+        given = cast("Mapping[str, object]", value)
+        kind = str(given["type"])
+        if kind not in kinds:
+            return GraphError(f"{what} is {given!r}, whose type is not known.{nearest(kind, kinds)}")
+        try:
+            kinds[kind].model_validate(given)
+        except ValidationError as narrower:
+            return _told(narrower, given, kinds[kind], what, 0)
+    return _told(error, cast("object", value), annotation, what, 1)
+
+
+def _told(error: ValidationError, value: object, annotation: object, what: str, outer: int) -> GraphError:
+    """The first of the errors; ``outer``: how many parts of its place are not in the setting itself."""
     first = error.errors(include_url=False)[0]
-    inside = ".".join(str(part) for part in first["loc"][1:])
+    if first["type"] == "value_error":
+        return GraphError(f"{what} cannot be {value!r}: {first.get('ctx', {}).get('error', first['msg'])}")
+    inside = ".".join(str(part) for part in first["loc"][outer:])
     place = f" (at {inside})" if inside and type_name(annotation) != inside else ""
     return GraphError(
         f"{what} must be {type_name(annotation)}, got {value!r} ({type(value).__name__}): "

@@ -48,6 +48,7 @@ from stretto.workflows.preferences import demonstration, fit_reward, prefer, upd
 from stretto.workflows.turns import play_attempts
 from stretto.workflows.updates import (
     Objective,
+    check_settings,
     current_coef,
     each_part,
     old_logprobs,
@@ -242,6 +243,7 @@ def update_policy(
     ``start`` steps the policy stays as it is. ``right_from``: the least reward of attempts that ``terms.nll_coef`` has
     imitated.
     """
+    check_settings(loss, terms, adaptive, proximal, updates)
     if model.step < start:
         return UpdateReport(model=model.model, metrics={**credit.metrics, "frozen": Metric("mean", 1.0)})
     coef = current_coef(memory, terms.kl_coef, adaptive)

@@ -22,11 +22,21 @@ from stretto.config.algorithms import (
     UpdateSettings,
     loss_ref,
 )
+from stretto.config.algorithms.inert import OFF_SAMPLER
 from stretto.errors import ConfigError
 from stretto.roles import Memory, Train
 from stretto.types import Batch, Column, LossRef, Metric, Metrics, UpdateReport, merge_metrics
 
-__all__ = ["Objective", "current_coef", "each_part", "old_logprobs", "run_updates", "steer", "weights_of"]
+__all__ = [
+    "Objective",
+    "check_settings",
+    "current_coef",
+    "each_part",
+    "old_logprobs",
+    "run_updates",
+    "steer",
+    "weights_of",
+]
 
 
 SEEDS_OF_STEP = 1000
@@ -43,6 +53,20 @@ class Objective:
     columns: tuple[Column, ...]
     correction: Correction | None = None
     right_from: float | None = None
+
+
+def check_settings(
+    loss: PolicyLoss, terms: LossTerms, adaptive: AdaptiveKl | None, proximal: ProximalKind, updates: UpdateSettings
+) -> None:
+    """Raises ConfigError for what a recipe would refuse, and a workflow of one's own may say."""
+    if adaptive is not None and terms.kl_coef == 0:
+        raise ConfigError("adaptive steers the weight of the KL term, and terms.kl_coef=0 leaves that out. Set it.")
+    count = updates.epochs * updates.minibatches
+    if proximal == "detach" and count > 1 and loss.type not in OFF_SAMPLER:
+        raise ConfigError(
+            f"proximal=detach makes every ratio of {loss.type} 1, and of {count} updates of a step the later ones need "
+            "it. Pass proximal='recompute' and recomputed=logprobs(batch)."
+        )
 
 
 def run_updates(model: Train, batch: Batch, objective: Objective, updates: UpdateSettings) -> UpdateReport:

@@ -296,7 +296,8 @@ def _remax(attempts: Attempts, rewards: Doubles) -> tuple[Doubles, dict[str, Met
         key = attempts.trajectories[int(np.flatnonzero(attempts.groups_A == wrong)[0])].key
         raise DataError(
             f"the group of draw {key.draw} by {key.model!r} has {int(greedy_P[wrong])} greedy attempts, and remax "
-            'takes its baseline from exactly one. Sample one more attempt greedily, with info["greedy"] true.'
+            'takes its baseline from exactly one. Sample one more attempt greedily, with info["greedy"] true: '
+            "rollout with greedy=true does."
         )
     baseline_P = np.zeros(num_groups)
     baseline_P[attempts.groups_A[greedy_A]] = attempts.rewards_A[greedy_A]

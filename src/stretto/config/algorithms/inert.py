@@ -24,7 +24,7 @@ from stretto.config.algorithms.parts import RatioFields, UpdateFields
 from stretto.config.algorithms.reinforce_pp import ReinforcePpConfig
 from stretto.config.base import Section
 
-__all__ = ["inert_fields", "inert_of_part"]
+__all__ = ["OFF_SAMPLER", "inert_fields", "inert_of_part"]
 
 OFF_SAMPLER = frozenset({"gpg", "dppo_tv", "dppo_kl", "dppo_tv_sq", "tv_sym_sq", "rollout_is_mask"})
 """The losses that read no old log-probs: they have no ratio, or one to the sampler itself."""

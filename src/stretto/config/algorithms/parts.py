@@ -84,6 +84,12 @@ class RewardKl(Section):
     adaptive: AdaptiveKl | None = None
     """How the weight follows a target; null: it stays."""
 
+    @model_validator(mode="after")
+    def _there_is_a_weight(self) -> "RewardKl":
+        if self.adaptive is not None and self.coef == 0:
+            raise ValueError("adaptive steers the weight of the KL penalty, and coef=0 leaves that out. Set coef.")
+        return self
+
 
 class UpdateSettings(Section):
     """How a step's batch becomes updates, and each of these a single number."""
@@ -98,6 +104,11 @@ class UpdateSettings(Section):
     """Passes over the batch."""
     minibatches: int = Field(default=1, ge=1)
     """Updates a pass is cut into, by groups."""
+
+    @model_validator(mode="after")
+    def _aggregation_reads_it(self) -> "UpdateSettings":
+        check_aggregation(self.aggregate, self.norm, self.empty_rows)
+        return self
 
 
 # --- fields of algorithms ------------------------------------------------------------------------------------------
@@ -221,10 +232,9 @@ class UpdateFields(Section):
 
     def updates(self, max_tokens: int) -> UpdateSettings:
         """How a batch becomes updates, where completions have at most ``max_tokens`` tokens."""
-        norm = self.norm or (float(max_tokens) if self.aggregate.endswith("_norm") else None)
         return UpdateSettings(
             aggregate=self.aggregate,
-            norm=norm,
+            norm=self._divisor(max_tokens),
             empty_rows=self.empty_rows,
             epochs=self.update_epochs,
             minibatches=self.minibatches,
@@ -232,8 +242,11 @@ class UpdateFields(Section):
 
     @model_validator(mode="after")
     def _aggregation_reads_it(self) -> "UpdateFields":
-        check_aggregation(self.aggregate, self.updates(1).norm, self.empty_rows)
+        check_aggregation(self.aggregate, self._divisor(1), self.empty_rows)
         return self
+
+    def _divisor(self, max_tokens: int) -> float | None:
+        return self.norm or (float(max_tokens) if self.aggregate.endswith("_norm") else None)
 
 
 class GaeFields(Section):
