@@ -14,6 +14,7 @@ first, five below; RLOO, OPO and GPG level with GRPO; distillation far above.
 
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -55,8 +56,15 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo": {},
     # 50 of 150 steps for the critic alone would be a third of the samples; answers here are short.
     "vapo": {"critic_warmup": 15},
+    "distill": {},
+    "dpo": {},
+    "reward-model": {},
 }
 """The algorithms, with settings that are not the vetted ones."""
+
+PAIRS = ("dpo", "reward-model")
+TEACHER = 0.9
+"""What the teacher gets right of the held-out problems: the same model, trained on answers for longer."""
 
 
 def judge(model: str, held_out: str) -> float:
@@ -88,9 +96,16 @@ def train(name: str, seed: int, base: dict[str, Any], folder: Path) -> dict[str,
         result: dict[str, Any] = {"points": [[0, base["begin"]], *points], "explained_variance": []}
     else:
         per_draw = 9 if name == "remax" else 8
-        overrides = {"algorithm": {"type": name, **CASES[name]}}
+        overrides: dict[str, Any] = {"algorithm": {"type": name, **CASES[name]}}
+        if name == "distill":
+            overrides["teacher"] = {"path": base["teacher"]}
+        if name in PAIRS:
+            # 64 pairs are as many rows as 16 prompts x 8 attempts.
+            overrides["schedule"] = {"groups_per_step": 64}
+            per_draw, job = 2, {**job, "pairs": base["pairs"], "examine": name == "dpo"}
         result = run(sys.executable, "one.py", {**job, "per_draw": per_draw, "overrides": overrides}, folder)
-    print(f"  {name}, seed {seed}: {100 * at_budget(result['points']):.1f} %", flush=True)
+    shown = result["points"] or result["pairs"]
+    print(f"  {name}, seed {seed}: {100 * at_budget(shown):.1f} %", flush=True)
     return result
 
 
@@ -101,16 +116,37 @@ def at_budget(points: list[list[float]]) -> float:
 
 def summary(name: str, curves: list[dict[str, Any]]) -> dict[str, object]:
     """A row of the table: accuracy in % at equal samples, and the lowest that any seed came to on the way."""
-    reached = [100 * at_budget(curve["points"]) for curve in curves]
+    reached = [100 * at_budget(curve["points"] or curve["pairs"]) for curve in curves]
     explained = [statistics.mean(c["explained_variance"][-10:]) for c in curves if c["explained_variance"]]
     return {
         "algorithm": name,
         "mean": statistics.mean(reached),
         "lowest": min(reached),
         "highest": max(reached),
-        "worst on the way": min(100 * accuracy for curve in curves for _, accuracy in curve["points"]),
+        "worst on the way": min(100 * value for c in curves for _, value in c["points"] or c["pairs"]),
+        "pairs right": _share([c["pairs"] for c in curves if c.get("pairs")]),
         "critic explains": statistics.mean(explained) if explained else "",
     }
+
+
+def _share(pairs: list[list[list[float]]]) -> object:
+    return statistics.mean(100 * at_budget(points) for points in pairs) if pairs else ""
+
+
+def write_pairs(train: str, path: Path) -> str:
+    """Every problem with its answer and a wrong one of as many digits."""
+    chance = random.Random(0)
+    rows: list[str] = []
+    for line in Path(train).read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        right = row["answer"]
+        wrong = right
+        while wrong == right:
+            place = chance.randrange(len(right))
+            wrong = right[:place] + chance.choice("0123456789") + right[place + 1 :]
+        rows.append(json.dumps({**row, "chosen": right, "rejected": wrong}))
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return str(path)
 
 
 def main() -> None:
@@ -126,6 +162,10 @@ def main() -> None:
         model, train_file, held_out = warmed_model(folder)
         begin = judge(model, held_out)
         base = {"model": model, "train": train_file, "held_out": held_out, "begin": begin}
+        base["pairs"] = write_pairs(train_file, folder / "pairs.jsonl")
+        if "distill" in chosen:
+            base["teacher"] = warmed_model(folder, until=TEACHER, name="teacher")[0]
+            print(f"the teacher gets {100 * judge(base['teacher'], held_out):.1f} % right", flush=True)
         pairs = [(name, seed) for seed in SEEDS for name in chosen]
         with ThreadPoolExecutor(int(os.environ.get("JOBS", "2"))) as pool:
             curves = list(pool.map(lambda pair: train(*pair, base, folder), pairs))
@@ -137,7 +177,8 @@ def main() -> None:
     rows = [summary(name, curves) for name, curves in by_name.items()]
     print_table(f"Greedy held-out accuracy in % after {BUDGET:,} samples, from {100 * begin:.1f}", rows)
     write_result("algorithms", {"begin": begin, "budget": BUDGET, "rows": rows, "curves": by_name})
-    draw(by_name, begin, BUDGET, PICTURE)
+    examined = {name: curves for name, curves in by_name.items() if curves[0]["points"]}
+    draw(examined, begin, BUDGET, PICTURE)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ __all__ = ["curve_of", "recipe_of"]
 
 def recipe_of(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The quickstart's problem from a warmed policy; ``overrides`` go over it."""
-    exam = {"prompts": {"type": "jsonl", "path": job["held_out"]}}
+    exam = {"by": "attempts", "prompts": {"type": "jsonl", "path": job["held_out"]}, "max_tokens": 5}
+    sets = {"exam": exam} if job.get("examine", True) else {}  # the policy of a reward model's run stays as it is
     recipe: dict[str, Any] = {
         "runs_dir": str(folder / "runs"),
         "name": job["name"],
@@ -28,15 +29,24 @@ def recipe_of(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         "engine": {"slots": 128, "threads": 1},
         "backend": {"lr": job["lr"], "threads": 1},
         "schedule": {"groups_per_step": 16},
-        "evaluate": {"every": job["every"], "at_start": True, "at_end": True, "sets": {"exam": exam}},
+        "evaluate": {
+            "every": job["every"],
+            "at_start": True,
+            "at_end": True,
+            "sets": sets,
+        },
     }
+    if job.get("pairs"):  # nothing is sampled
+        recipe |= {"sampling": {}, "prompts": {"type": "jsonl", "path": job["pairs"], "held_out": 0.2}}
     return merge(recipe, job["overrides"])
 
 
 def curve_of(view: RunView, per_draw: int) -> dict[str, list[Any]]:
-    """Held-out accuracy after so many samples, those of dropped groups too; and what the critic explains, if any."""
+    """Held-out accuracy after so many samples, those of dropped groups too; what the critic explains, if there is one;
+    and the share of held-out pairs that are ordered rightly, if it learned from pairs."""
     samples = 0
     points: list[list[float]] = []
+    pairs: list[list[float]] = []
     explained: list[float] = []
     for event in view.events:
         match event.body:
@@ -44,11 +54,13 @@ def curve_of(view: RunView, per_draw: int) -> dict[str, list[Any]]:
                 samples += per_draw
             case EvalBody(name="exam") as body:
                 points.append([samples, body.accuracy])
+            case EvalBody(name="held_out") as body:
+                pairs.append([samples, body.accuracy])
             case StepBody() as body if "credit/explained_variance" in body.metrics:
                 explained.append(body.metrics["credit/explained_variance"])
             case _:
                 pass
-    return {"points": points, "explained_variance": explained}
+    return {"points": points, "explained_variance": explained, "pairs": pairs}
 
 
 def main() -> None:
