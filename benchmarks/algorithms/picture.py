@@ -19,7 +19,7 @@ def draw(curves: Mapping[str, Sequence[Mapping[str, Any]]], begin: float, budget
     rows = -(-len(curves) // COLUMNS)
     figure = Figure(figsize=(2.3 * COLUMNS, 1.9 * rows + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat
+    axes = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
     behind = _band(curves["trl-grpo"], budget) if "trl-grpo" in curves else None
     for ax, (name, seeds) in zip(axes, curves.items(), strict=False):
         own = THEIRS if name.startswith("trl-") else OURS
@@ -32,7 +32,7 @@ def draw(curves: Mapping[str, Sequence[Mapping[str, Any]]], begin: float, budget
         ax.set_title(name.replace("trl-", "TRL "), fontsize=9, loc="left")
         ax.tick_params(labelsize=7)
         ax.spines[["top", "right"]].set_visible(False)
-    for ax in list(axes)[len(curves) :]:
+    for ax in axes[len(curves) :]:
         ax.set_visible(False)
     figure.supxlabel("samples, in thousands", fontsize=9)
     figure.supylabel("held-out accuracy, %", fontsize=9)
