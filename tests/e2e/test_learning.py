@@ -80,6 +80,15 @@ def test_a_reward_model_is_trained_handed_on_and_judges(pairs, tmp_path):
         evaluate(str(folder))
 
 
+@pytest.mark.parametrize("kind", ["dpo", "reward-model"])
+def test_learning_from_pairs_goes_on_to_the_same_bits(pairs, kind):  # pitfall 8
+    common = {"prompts": pairs, "algorithm": {"type": kind}, "evaluate": {"every": 2}}
+    whole = run("whole", steps=4, **common)
+    half = run("half", steps=2, **common)
+    resume(half.path, ["steps=4"])
+    assert compare_runs(whole.path, half.path) == []
+
+
 TEACHER = {"steps": 30, "algorithm": {"type": "sft"}, "prompts": {"max": 4}, "schedule": {"groups_per_step": 20}}
 TAUGHT = {
     "sampling": {"n": 2, "max_tokens": 3},

@@ -1,6 +1,7 @@
 """A key that was given and that nothing reads is refused. Pitfall 25."""
 
 import json
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -12,6 +13,7 @@ from stretto.config.algorithms.inert import inert_of_part
 from stretto.config.base import Section
 from stretto.config.fields import choices, sections_of, takes_bool
 from stretto.config.load import load_recipe, recipe_from_mapping
+from stretto.config.merging import merge
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError
 from stretto.recipes import FOLDER, packaged
@@ -113,6 +115,27 @@ def test_dynamic_sampling_beside_the_filter_that_it_stands_for_is_refused():
 
 def test_what_a_preset_sets_is_not_refused():
     check(algorithm={"type": "grpo", "preset": "verl", "scale": "none"})
+
+
+PAIRS = {"type": "jsonl", "path": "pairs.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("key", "sections"),
+    [
+        ("evaluate.temperature", {"evaluate": {"temperature": 1.0}}),
+        ("evaluate.sets.more.n", {"evaluate": {"sets": {"more": {"prompts": PAIRS, "n": 4, "temperature": 1.0}}}}),
+    ],
+)
+def test_what_is_about_attempts_is_refused_where_pairs_are_evaluated(key, sections):
+    learning = {"prompts": PAIRS, "algorithm": {"type": "dpo"}}
+    with pytest.raises(ConfigError, match=rf"{re.escape(key)} is set, and .*evaluations are about pairs of answers"):
+        check(**learning, **sections)
+    attempts = merge({"evaluate": {"by": "attempts"}}, sections)
+    check(**learning, **attempts)
+    sums = {"sums": {"by": "attempts", "prompts": {"type": "builtin"}}}
+    if "sets" not in sections["evaluate"]:  # then one set reads it
+        check(**learning, **merge({"evaluate": {"sets": sums}}, sections))
 
 
 # --- every field of every algorithm ---------------------------------------------------------------------------------

@@ -16,8 +16,14 @@ from stretto.errors import ConfigError
 from stretto.graph import Graph, models_of
 from stretto.runtime.filters import drops_zero_variance
 from stretto.runtime.graphs import UNJUDGED
+from stretto.runtime.pairs import pair_judge_of
 
 __all__ = ["refuse_unread"]
+
+OF_ATTEMPTS = frozenset(
+    {"n", "temperature", "top_k", "top_p", "min_p", "max_tokens", "stop", "score", "full_mark", "vote"}
+)
+"""The keys of an evaluation that say how attempts are sampled and counted."""
 
 
 def refuse_unread(recipe: Recipe, graphs: Sequence[Graph]) -> None:
@@ -61,6 +67,8 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
     yield from _unread_evaluate("evaluate", recipe.evaluate, EvaluateConfig())
     if recipe.warmup is not None:
         yield from _unread_evaluate("warmup.evaluate", recipe.warmup.evaluate, WarmupConfig().evaluate)
+    if pair_judge_of(graphs[-1]) is not None:
+        yield from _unread_beside_pairs(recipe)
 
 
 def _looks_at_rewards(recipe: Recipe) -> Iterator[str]:
@@ -95,6 +103,20 @@ def _unread_environment(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tup
         yield "environment.max_dropped", f"environment.on_error={environment.on_error} never drops. Remove it."
     if "timeout_s" in given and environment.workers == 0:
         yield "environment.timeout_s", "environment.workers=0 plays without a timeout. Remove it, or set workers=1."
+
+
+def _unread_beside_pairs(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """What is only about attempts, of a main phase whose workflow learns from pairs."""
+    evaluate, why = recipe.evaluate, "evaluations are about pairs of answers. Remove it, or set"
+    names = [HELD_OUT] if recipe.prompts.held_out > 0 else []
+    of_pairs = [name for name in (*names, *evaluate.sets) if settings_of(evaluate, name).by != "attempts"]
+    for name in of_pairs:
+        own = evaluate.sets.get(name)
+        for key in sorted(own.model_fields_set & {*OF_ATTEMPTS, "reward"}) if own is not None else ():
+            yield f"evaluate.sets.{name}.{key}", f"{why} evaluate.sets.{name}.by=attempts."
+    if len(of_pairs) == len(names) + len(evaluate.sets):
+        for key in sorted(evaluate.model_fields_set & OF_ATTEMPTS):
+            yield f"evaluate.{key}", f"{why} evaluate.by=attempts."
 
 
 def _unread_evaluate(where: str, evaluate: EvaluateConfig, left_out: EvaluateConfig) -> Iterator[tuple[str, str]]:
