@@ -176,7 +176,9 @@ def main() -> None:
     by_name = {name: by_name[name] for name in names if name in by_name}
     rows = [summary(name, curves) for name, curves in by_name.items()]
     print_table(f"Greedy held-out accuracy in % after {BUDGET:,} samples, from {100 * begin:.1f}", rows)
-    write_result("algorithms", {"begin": begin, "budget": BUDGET, "rows": rows, "curves": by_name})
+    changed = {name: settings for name, settings in CASES.items() if settings and name in by_name}
+    result = {"begin": begin, "budget": BUDGET, "changed": changed, "rows": rows, "curves": by_name}
+    write_result("algorithms", result)
     examined = {name: curves for name, curves in by_name.items() if curves[0]["points"]}
     draw(examined, begin, BUDGET, PICTURE)
 

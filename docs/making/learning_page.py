@@ -28,8 +28,8 @@ def learning_page() -> str:
         f"The policy is the quickstart's after its warm-up: {100 * result['begin']:.1f} % of the held-out problems are "
         f"right. Each training takes {result['budget']:,} samples, 16 prompts x 8 attempts a step (what dynamic "
         "sampling drops and ReMax's greedy attempts count), AdamW at one learning rate, the algorithm's vetted "
-        "settings, seeds 0, 1 and 2. All are judged by one evaluator: greedy answers to 2,000 problems that none was "
-        "trained on. TRL's GRPO and RLOO are the reference, on the same data.\n\n"
+        f"settings{_changed(result['changed'])}, seeds 0, 1 and 2. All are judged by one evaluator: greedy answers to "
+        "2,000 problems that none was trained on. TRL's GRPO and RLOO are the reference, on the same data.\n\n"
         "![Held-out accuracy against samples, a panel for each algorithm](pictures/algorithms.png)\n\n"
         "Each panel: mean over seeds and the range; dashed is TRL's GRPO.\n\n"
     )
@@ -37,6 +37,12 @@ def learning_page() -> str:
     text += _table(examined) + f"\nOn {record['machine']}, one thread each.\n\n" + READING
     pairs = [row for row in result["rows"] if row.get("pairs right", "") != ""]
     return text + (PAIRS + _pairs(pairs) if pairs else "")
+
+
+def _changed(changed: dict[str, dict[str, Any]]) -> str:
+    """The settings that are not the vetted ones."""
+    told = [f"`{key}={value}` of {name}" for name, settings in changed.items() for key, value in settings.items()]
+    return f" (but {', '.join(told)})" if told else ""
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

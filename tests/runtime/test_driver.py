@@ -2,17 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from attempts import create, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import EngineError, Interrupted, PoolError, RewardError
-from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, prepare
-from stretto.store import Event, RunSpec, RunStore, RunView, compare_runs
+from stretto.store import Event, RunStore, RunView, compare_runs
 from stretto.types import Prompt, Trajectory
 
 WEIGHTS = ("weights.json",)
@@ -43,23 +42,6 @@ def job_of(judge: Callable[[Prompt, Trajectory], float] = by_tokens, /, **sectio
     for name, value in sections.items():
         tree[name] = {**tree[name], **value} if isinstance(value, dict) and name in tree else value
     return prepare(recipe_from_mapping(tree), Given(reward=judge))
-
-
-def run(job, store: RunStore, observer: Callable[[Event, asyncio.Event], None] | None = None) -> RunView:
-    async def main() -> None:
-        stop = asyncio.Event()
-        if observer is not None:
-            store.subscribe(lambda event: observer(event, stop))
-        await attempt(job, store, stop)
-
-    with store:
-        asyncio.run(main())
-    return RunView(store.path)
-
-
-def create(job, folder: Path, name: str = "run") -> RunStore:
-    config = job.recipe.model_dump(mode="json")
-    return RunStore.create(folder, RunSpec(hint=name, name=name, config=config, seed=0, steps=job.recipe.steps))
 
 
 def test_a_run_records_steps_evaluations_checkpoints_and_its_end(tmp_path):

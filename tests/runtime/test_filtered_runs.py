@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
+from attempts import create, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,10 +14,9 @@ import stretto
 from stretto.config.load import recipe_from_mapping
 from stretto.environments.rewards import Reward
 from stretto.errors import ConfigError, Interrupted, PoolError
-from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, prepare
 from stretto.runtime.filters import GroupFilter
-from stretto.store import Event, RunSpec, RunStore, RunView, compare_runs
+from stretto.store import Event, RunStore, RunView, compare_runs
 from stretto.types import Group, Prompt, Trajectory
 
 BASE = {
@@ -45,23 +44,6 @@ def job_of(reward: Reward | Mapping[str, Reward] = even, use: GroupFilter | None
     for name, value in sections.items():
         tree[name] = {**tree[name], **value} if isinstance(value, dict) and name in tree else value
     return prepare(recipe_from_mapping(tree), Given(reward=reward, filter=use))
-
-
-def run(job, store: RunStore, observer: Callable[[Event, asyncio.Event], None] | None = None) -> RunView:
-    async def main() -> None:
-        stop = asyncio.Event()
-        if observer is not None:
-            store.subscribe(lambda event: observer(event, stop))
-        await attempt(job, store, stop)
-
-    with store:
-        asyncio.run(main())
-    return RunView(store.path)
-
-
-def create(job, folder: Path, name: str = "run") -> RunStore:
-    config = job.recipe.model_dump(mode="json")
-    return RunStore.create(folder, RunSpec(hint=name, name=name, config=config, seed=0, steps=job.recipe.steps))
 
 
 def test_filtered_groups_are_replaced_counted_and_kept_in_the_record(tmp_path):

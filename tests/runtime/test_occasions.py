@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
+from attempts import create
 
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError, GraphError, RewardError
 from stretto.graph import workflow
 from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, prepare
-from stretto.store import RunSpec, RunStore, RunView
+from stretto.store import RunStore, RunView
 from stretto.types import Prompt, StepReport
 from stretto.workflows.nodes import advantages, collect, report, rollout, update_policy
 
@@ -28,11 +29,6 @@ def job_of(reward, given=None, /, **sections):
         **sections,
     }
     return prepare(recipe_from_mapping(tree), Given(reward=given))
-
-
-def create(job, folder, name="run"):
-    config = job.recipe.model_dump(mode="json")
-    return RunStore.create(folder, RunSpec(hint=name, config=config, given=(), seed=0, steps=6))
 
 
 def drive(job, store, stop_at=None):
