@@ -20,6 +20,7 @@ from stretto.runtime.binding import GroupBinding
 from stretto.runtime.build import Given, prepare
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.evaluation import evaluate
+from stretto.runtime.graphs import main_graph
 from stretto.runtime.unread import refuse_unread
 
 TOKENIZER = builtin_tokenizer()
@@ -253,7 +254,7 @@ def test_sets_are_checked_before_anything_starts(tmp_path):
     with pytest.raises(
         ConfigError, match=r"evaluate\.sets\.own\.prompts\.held_out is set, and a set is evaluated whole"
     ):
-        refuse_unread(given, ())
+        refuse_unread(given, [main_graph(given)])
     engine = {"type": "native", "max_len": 40}
     tree = {**FAKE, "engine": engine, "backend": {"type": "torch"}}
     tree["evaluate"] = {"sets": {"own": {"prompts": SUMS, "max_tokens": 99}}}
