@@ -59,18 +59,16 @@ class Clock(TrainerCallback):
         setattr(owner, name, timed)
 
 
-def main():
-    rows = [json.loads(line) for line in Path(JOB["prompts"]).read_text().splitlines()]
-    tokenizer = AutoTokenizer.from_pretrained(JOB["model"])
-    model = AutoModelForCausalLM.from_pretrained(JOB["model"], dtype=torch.float32)
-    size = JOB["groups"] * JOB["n"]
-    config = GRPOConfig(
-        output_dir=str(Path(sys.argv[2]).parent / "trl-output"),
-        max_steps=JOB["steps"],
+def grpo_config(job, folder):
+    """The settings that both sides have."""
+    size = job["groups"] * job["n"]
+    return GRPOConfig(
+        output_dir=str(folder),
+        max_steps=job["steps"],
         per_device_train_batch_size=size,
-        num_generations=JOB["n"],
-        max_completion_length=JOB["max_tokens"],
-        learning_rate=JOB["lr"],
+        num_generations=job["n"],
+        max_completion_length=job["max_tokens"],
+        learning_rate=job["lr"],
         lr_scheduler_type="constant",
         max_grad_norm=1.0,
         temperature=1.0,
@@ -80,8 +78,8 @@ def main():
         epsilon=0.2,
         scale_rewards="group",
         loss_type="dapo",
-        generation_kwargs={"min_new_tokens": JOB["max_tokens"]} if JOB["forced"] else None,
-        seed=JOB["seed"],
+        generation_kwargs={"min_new_tokens": job["max_tokens"]} if job["forced"] else None,
+        seed=job["seed"],
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
@@ -91,10 +89,16 @@ def main():
         report_to="none",
         disable_tqdm=True,
     )
+
+
+def main():
+    rows = [json.loads(line) for line in Path(JOB["prompts"]).read_text().splitlines()]
+    tokenizer = AutoTokenizer.from_pretrained(JOB["model"])
+    model = AutoModelForCausalLM.from_pretrained(JOB["model"], dtype=torch.float32)
     clock = Clock()
     trainer = GRPOTrainer(
         model=model,
-        args=config,
+        args=grpo_config(JOB, Path(sys.argv[2]).parent / "trl-output"),
         reward_funcs=exact_match,
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,

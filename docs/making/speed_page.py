@@ -49,7 +49,8 @@ def speed_page() -> str:
             found = True
             record = json.loads(file.read_text(encoding="utf-8"))
             text += _speed(record["result"]["speed"]) + f"On {record['machine']}.\n\n"
-            text += _accuracy(record["result"]["accuracy"]) if record["result"]["accuracy"] else ""
+            if record["result"].get("accuracy"):
+                text += _accuracy(record["result"]["accuracy"]) + _updates(record["result"]["updates"])
     text += READING if found else NONE
     return text + _seeds()
 
@@ -65,13 +66,24 @@ def _speed(rows: list[dict[str, Any]]) -> str:
 
 def _accuracy(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "Greedy accuracy on held-out problems after equal samples, three seeds:",
+        "Greedy accuracy on held-out problems after equal samples, twelve seeds:",
         "",
-        "| | mean | lowest | highest |",
+        "| | mean | standard error | lowest | highest |",
+        "|---|---|---|---|---|",
     ]
-    lines.append("|---|---|---|---|")
-    lines += [f"| {WHO[r['who']]} | {' | '.join(f'{r[k]:.1%}' for k in ('mean', 'lowest', 'highest'))} |" for r in rows]
+    for row in rows:
+        figures = [f"{row[key]:.1%}" for key in ("mean", "error", "lowest", "highest")]
+        lines.append(f"| {WHO[row['who']]} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n\n"
+
+
+def _updates(rows: list[dict[str, Any]]) -> str:
+    gradient, weights = rows
+    return (
+        f"Given TRL's own samples, Stretto makes TRL's updates: over {gradient['steps']} steps the gradients differ by "
+        f"at most {gradient['largest']:.0e} of their norm, and at the end the weights by {weights['last']:.0e} of how "
+        "far they have moved.\n\n"
+    )
 
 
 def _seeds() -> str:

@@ -163,6 +163,9 @@ def test_the_warmup_stops_when_its_metric_is_reached_and_says_so_when_it_is_not(
     view = run(reached, create(reached, tmp_path, "reached"))
     ends = {e.phase: e.body for e in view.events if e.kind == "phase" and e.body.state == "end"}
     assert (ends["warmup"].steps, ends["warmup"].reason) == (2, "reached")
+    groups = [(event.phase, event.body.draw) for event in view.events if event.kind == "group"]
+    assert [draw for phase, draw in groups if phase == "warmup"] == [0, 1, 2, 3]  # none for a third step
+    assert [draw for phase, draw in groups if phase == "main"] == list(range(5 * 3)), groups
     assert (ends["main"].steps, ends["main"].reason) == (5, "steps")
     assert view.steps == 5
     never = job_of(

@@ -83,7 +83,6 @@ class Driver:
         if at.pool is not None:
             p.order.restore(at.order)
             p.pool.restore(at.pool, at.finished)
-        p.pool.admit(p.step)
         while not p.done and (taken := await self._take(p)) is not None:
             p.in_window = False
             p.order.saw(success_rates(p.phase.order, taken))
@@ -99,7 +98,6 @@ class Driver:
             self._record.step(p.step - 1, result, taken, self._clock.lap())
             self._count_skipped(p, result.report.skipped)
             await self._window(p, last=p.pool.ended)
-            p.pool.admit(p.step)
         if not p.done:  # the data ended in draws that were all dropped, or a resumed phase had nothing left
             await self._window(p, last=True)
         self._record.leave(p.phase, p.step)
@@ -123,10 +121,12 @@ class Driver:
         )
 
     async def _take(self, p: _Progress) -> Taken | None:
-        """The groups of the next step, unless a stop is asked for first: then the step is abandoned."""
+        """Admit what may run now, and wait for the groups of the next step, unless a stop is asked for first: then the
+        step is abandoned."""
         with self._clock("time/wait_s"):
             if self._stop.is_set():  # groups may wait already (staleness 1); taking them would win every time
                 raise self._interrupted(p)
+            p.pool.admit(p.step)
             take = asyncio.ensure_future(p.pool.take())
             stop = asyncio.ensure_future(self._stop.wait())
             try:
