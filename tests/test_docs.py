@@ -223,7 +223,7 @@ def test_python_runs(names, tmp_path):
         write_files(page, tmp_path)
         (tmp_path / f"{page.name}.py").write_text(script_of(page))
     if "first-run.md" in names:
-        stretto_run(tmp_path, "-m", "stretto.cli.main", "train", str(SHORT), "name=quickstart")
+        stretto_run(tmp_path, "-m", "stretto", "train", str(SHORT), "name=quickstart")
     done = stretto_run(tmp_path, "-c", RUN_EACH, *scripts)
     runs = [RunView(run) for run in (tmp_path / "runs").iterdir()]
     assert runs and all(run.status == "done" for run in runs), done.stdout
@@ -235,7 +235,7 @@ def test_python_runs(names, tmp_path):
 
 def test_the_recipe_of_the_reward_page_runs(tmp_path):
     write_files(DOCS / "your-own-reward.md", tmp_path)
-    stretto_run(tmp_path, "-m", "stretto.cli.main", "train", "vowels.yaml", "steps=2", "save.every=null")
+    stretto_run(tmp_path, "-m", "stretto", "train", "vowels.yaml", "steps=2", "save.every=null")
     run = RunView(tmp_path / "runs" / "vowels")
     assert (run.status, run.steps) == ("done", 2)
     assert set(run.groups()[0].group.trajectories[0].rewards) == {"vowels"}

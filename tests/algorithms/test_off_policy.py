@@ -233,6 +233,9 @@ def test_kl_criteria_by_hand():
     # k1 is -d: a bound above limits sampler / trainer, and one number alone stands for its inverse as well.
     assert reject_kl(ratios, "token_k1", [0.7, 9]).tolist() == [False, True, False, False]
     assert reject_kl(ratios, "token_k1", [1 / 0.7]).tolist() == [False, True, False, False]
+    for unknown in ("k3", "token_k4", "seq_k3", ""):
+        with pytest.raises(ConfigError, match=f"does not know the criterion '{unknown}'"):
+            reject_kl(ratios, unknown, [0.1])
 
 
 def test_rejected_tokens_leave_the_denominators_and_rows_are_counted():

@@ -10,7 +10,7 @@ import pytest
 
 from stretto.cli.main import main
 
-COMMAND = [sys.executable, "-m", "stretto.cli.main"]
+COMMAND = [sys.executable, "-m", "stretto"]
 
 
 def offered(folder: Path, line: str) -> list[str]:
@@ -80,7 +80,7 @@ def test_every_shell_has_its_script(shell, capsys):
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_with_it(folder):
     stretto = folder / "stretto"
-    stretto.write_text(f'#!/bin/sh\nexec {sys.executable} -m stretto.cli.main "$@"\n')
+    stretto.write_text(f'#!/bin/sh\nexec {sys.executable} -m stretto "$@"\n')
     stretto.chmod(0o755)
     script = (
         'eval "$(./stretto completion bash)"; complete -p stretto\n'

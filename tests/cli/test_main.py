@@ -179,7 +179,7 @@ def test_a_damaged_record_exits_3_naming_the_line(capsys, monkeypatch, tmp_path,
 
 
 def stretto(*arguments, cwd):
-    command = [sys.executable, "-m", "stretto.cli.main", *arguments]
+    command = [sys.executable, "-m", "stretto", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -192,7 +192,7 @@ def test_the_process_exits_with_the_status(tmp_path):
 
 
 def test_a_terminal_without_the_signs_still_gets_the_drawing(tmp_path):
-    command = [sys.executable, "-m", "stretto.cli.main", "graph", "ppo"]
+    command = [sys.executable, "-m", "stretto", "graph", "ppo"]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=False)
     assert (found.returncode, found.stderr) == (0, b"")

@@ -35,7 +35,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def stretto(folder: Path, *arguments: str) -> str:
-    return run(folder, "-m", "stretto.cli.main", *arguments)
+    return run(folder, "-m", "stretto", *arguments)
 
 
 def a_model(folder: Path, template: bool) -> Path:

@@ -22,7 +22,7 @@ class Stretto:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command in a process group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "stretto.cli.main", *arguments],
+            [sys.executable, "-m", "stretto", *arguments],
             cwd=self.folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,

@@ -102,7 +102,3 @@ def _say(error: Exception, prefix: str, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     print(f"{prefix}: {error}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

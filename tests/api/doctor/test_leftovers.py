@@ -19,7 +19,7 @@ SHORT = Path(__file__).parents[2] / "e2e" / "short.yaml"
 
 def start_training(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "stretto.cli.main", "train", str(SHORT), "name=mine", "steps=100000", "save.every=null"],
+        [sys.executable, "-m", "stretto", "train", str(SHORT), "name=mine", "steps=100000", "save.every=null"],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from stretto.algorithms.off_policy.ratios import Doubles, Flags, LogRatios, clamp
 from stretto.algorithms.off_policy.weights import log_bound
+from stretto.errors import ConfigError
 
 __all__ = [
     "reject_geometric",
@@ -54,9 +55,15 @@ def reject_kl(
     ``criterion`` is ``token_K`` or ``seq_sum_K``, ``seq_mean_K``, ``seq_max_K`` with K one of k1 = -d, k2 = d^2/2, k3 =
     exp(d) - 1 - d (Schulman 2020, "Approximating KL divergence", for samples of the sampler). For k2 and k3 ``bounds``
     is the largest value; for k1 it is (lowest, highest) ratio, or the highest with its inverse as the lowest, and
-    log(lowest) <= k1 <= log(highest) stays: since k1 is -d, these bound sampler / trainer.
+    log(lowest) <= k1 <= log(highest) stays: since k1 is -d, these bound sampler / trainer. Another criterion is a
+    ConfigError.
     """
     where, _, kind = criterion.rpartition("_")
+    if where not in ("token", "seq_sum", "seq_mean", "seq_max") or kind not in ("k1", "k2", "k3"):
+        raise ConfigError(
+            f"reject_kl does not know the criterion {criterion!r}. It is token, seq_sum, seq_mean or seq_max, then "
+            "_k1, _k2 or _k3, such as token_k3."
+        )
     d_N = clamp(ratios.d_N, log_ratio_clamp)
     value_N = {"k1": lambda: -d_N, "k2": lambda: d_N * d_N / 2, "k3": lambda: np.expm1(d_N) - d_N}[kind]()
     lowest, highest = -math.inf, bounds[-1]
