@@ -11,7 +11,7 @@ from typing import Any
 from stretto.config.algorithms import ALGORITHMS, ComposedConfig, GaeConfig, PolicyGradient, RatioFields
 from stretto.config.algorithms.parts import RewardKlFields
 from stretto.config.algorithms.presets import VERSIONS, convention_of, defects_of, presets_of
-from stretto.config.base import Section
+from stretto.config.base import Section, documented
 from stretto.config.fields import FieldDoc, allowed, field_docs, sections_of, show, variant_of
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError, nearest
@@ -196,7 +196,7 @@ def _paragraphs(model: type[Section]) -> list[str]:
 def _setting(
     model: type[Section], name: str, filled: Section | None = None, reference: type[Section] | None = None
 ) -> SettingDescription:
-    field = model.model_fields[name]
+    field = documented(model)[name]
     vetted = _shown(field.get_default(call_default_factory=True))
     other = None if reference is None else reference.model_fields.get(name)
     return SettingDescription(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from stretto.config.base import Section
+from stretto.config.base import Section, documented
 from stretto.config.fields import (
     SectionType,
     allowed,
@@ -85,7 +85,7 @@ def _check(tree: Mapping[str, Any], model: SectionType, prefix: str, problems: P
         if field is None:
             problems += [(k, _unknown(k, model, prefix)) for k in _foreign(value, key, model) or [key]]
         elif isinstance(value, bool) and not takes_bool(field):
-            problems.append((key, _misfit(key, value, field)))
+            problems.append((key, _misfit(key, value, documented(model)[name])))
         elif below is not None and sections_of(field):
             checked |= _check_section(below, field, key, problems)
         elif below is not None and (by_name := section_by_name(field)) is not None:
@@ -177,19 +177,19 @@ def _locate(loc: Sequence[int | str]) -> tuple[str, FieldInfo, bool]:
     Last: whether it is about a named value inside the field's mapping.
     """
     model, names, parts = Recipe, [str(loc[0])], list(loc[1:])
-    field = model.model_fields[names[0]]
+    field = documented(model)[names[0]]
     while parts and (sections_of(field) or (section_by_name(field) and len(parts) > 1)):
         by_name = section_by_name(field)
         if by_name is not None:
             names += [str(parts.pop(0)), str(parts.pop(0))]
-            field = by_name.model_fields[names[-1]]
+            field = documented(by_name)[names[-1]]
             continue
         sections = sections_of(field)
         kind = str(parts.pop(0)) if len(sections) > 1 else variant_of(next(iter(sections)))
         model = next(s for s in sections if variant_of(s) == kind)
         if parts:
             names.append(str(parts.pop(0)))
-            field = model.model_fields[names[-1]]
+            field = documented(model)[names[-1]]
     # A field of several plain types has pydantic's name of one of them there, which is no key.
     inside = [part for part in parts if isinstance(part, str)] if inner(field) else []
     return ".".join([*names, *inside]), field, bool(inside)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, ge
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from stretto.config.base import Section
+from stretto.config.base import Section, documented
 
 __all__ = [
     "FieldDoc",
@@ -172,7 +172,7 @@ def field_docs(model: SectionType, prefix: str = "", filled: Section | None = No
     """
     variant = variant_of(model)
     own = inspect.get_annotations(model)  # what several variants share comes after what one has itself
-    for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] not in own):
+    for name, field in sorted(documented(model).items(), key=lambda item: item[0] not in own):
         key, default = f"{prefix}{name}", _default(field)
         if filled is not None and name in filled.model_fields_set:
             default = show(getattr(filled, name))

@@ -22,7 +22,7 @@ from stretto.config.algorithms.estimators import (
     Stabilizer,
 )
 from stretto.config.algorithms.losses import ClipLoss, LossTerms
-from stretto.config.base import Section
+from stretto.config.base import Section, documented
 
 __all__ = [
     "AdaptiveKl",
@@ -49,7 +49,7 @@ _UNCHANGED: Any = object()
 
 def like(model: type[Section], name: str, default: Any = _UNCHANGED) -> Any:
     """The field ``name`` of ``model``, with another default if one is given."""
-    info: Any = copy.copy(model.model_fields[name])
+    info: Any = copy.copy(documented(model)[name])
     if default is not _UNCHANGED:
         info.default = default
         info._attributes_set = {**info._attributes_set, "default": default}  # what a field is made of again
