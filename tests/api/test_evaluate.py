@@ -8,7 +8,7 @@ import pytest
 import stretto
 from stretto.api import evaluate
 from stretto.cli.main import main
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, DataError
 from stretto.workflows.nodes import advantages, collect, report, rollout, score, update_policy
 
 FAKE = {
@@ -35,6 +35,16 @@ def test_keys_that_an_evaluation_reads_are_taken(run):
     assert evaluate(run)["held_out"].n == 5
     assert evaluate(run, ["evaluate.limit=2", "sampling.max_tokens=2", "sampling.deadline_s=60"])["held_out"].n == 2
     assert evaluate(run, ["prompts.max=9", "reward.on_error=drop", "engine.type=fake"])["held_out"].n == 20
+
+
+def test_all_of_a_file_is_scored_where_all_is_held_out(run, capsys):
+    assert evaluate(run, ["prompts.held_out=1"])["held_out"].n == 25
+    assert main(["eval", run, "prompts.max=9"]) == 0
+    assert "prompts.held_out=1 scores all there are" in capsys.readouterr().out
+    assert main(["eval", run, "prompts.max=9", "prompts.held_out=1"]) == 0
+    assert "scores all" not in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"held_out=1 leaves no prompt to train on\. It is for `stretto eval`"):
+        stretto.train("grpo", prompts={"type": "builtin", "held_out": 1.0}, reward={"use": "exact_match"}, **FAKE)
 
 
 @pytest.mark.parametrize("key", ["backend.lr=3", "steps=9", "evaluate.every=5", "sampling.n=4", "seed=1"])

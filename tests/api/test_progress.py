@@ -105,6 +105,8 @@ def test_rare_events_have_their_line():
     assert progress.see(event(PhaseBody(state="end", workflow="sft", steps=9, reason="steps"), phase="warmup")) == (
         "warmup ended after 40 steps, all it may take; the run goes on",
     )
+    (line,) = progress.see(event(PhaseBody(state="end", workflow="sft", steps=9, reason="missed"), phase="warmup"))
+    assert "warmup.until is not reached" in line and "lower warmup.lr" in line
     assert progress.see(event(EvalBody(name="held_out", accuracy=0.5, n=9), phase=None)) == (
         "evaluation: held-out accuracy 50.0% (9 problems)",
     )

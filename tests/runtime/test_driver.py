@@ -174,7 +174,7 @@ def test_the_warmup_stops_when_its_metric_is_reached_and_says_so_when_it_is_not(
     )
     view = run(never, create(never, tmp_path, "never"))
     ends = {e.phase: e.body for e in view.events if e.kind == "phase" and e.body.state == "end"}
-    assert (ends["warmup"].steps, ends["warmup"].reason) == (3, "steps")
+    assert (ends["warmup"].steps, ends["warmup"].reason) == (3, "missed")
 
 
 def test_weights_that_nobody_can_sample_from_are_not_saved(tmp_path):

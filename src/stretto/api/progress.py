@@ -58,7 +58,13 @@ TOKENS = "batch/written_tokens"
 WORK = ("time/wait_s", "time/train_s", "time/drain_s", "time/publish_s")
 """What a step itself spent: it took no less."""
 
-REASONS = {"steps": "", "reached": ": its target is reached", "end of data": ": all its prompts are used"}
+REASONS = {
+    "steps": "",
+    "reached": ": its target is reached",
+    "missed": ", all it may take, and warmup.until is not reached; the run goes on from there. A lower warmup.lr or "
+    "more warmup.max_steps may get there",
+    "end of data": ": all its prompts are used",
+}
 """What the reasons of a phase's end mean; others are shown as they are."""
 
 

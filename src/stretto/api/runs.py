@@ -115,12 +115,13 @@ def evaluate(target: str, overrides: Sequence[str] = (), *, runs_dir: Path = Pat
 
     The results are by the sets' names, ``held_out`` first if there is that share. A run is looked for in ``runs_dir``.
     For a model, the prompts and reward are those of a recipe's defaults (``prompts.type=... prompts.path=...``), and
-    ``seed`` chooses what is held out. Raises ConfigError for a key that an evaluation does not read.
+    ``seed`` chooses what is held out (``prompts.held_out=1``: all). Raises ConfigError for a key that an evaluation
+    does not read.
     """
     if _is_model(target):
         recipe = recipe_from_mapping({"steps": 1, "model": {"path": target}}, overrides)
         _refuse_unevaluated(overrides, (*EVALUATION_KEYS, "seed", "model.revision"))
-        return host(lambda stop: evaluate_only(prepare(recipe, Given()), None))
+        return host(lambda stop: evaluate_only(prepare(recipe, Given(), trains=False), None))
     view = RunView(find_run(runs_dir, target))
     recipe, _ = apply_overrides(recipe_of(view), overrides)
     _refuse_unevaluated(overrides, EVALUATION_KEYS)
@@ -129,7 +130,7 @@ def evaluate(target: str, overrides: Sequence[str] = (), *, runs_dir: Path = Pat
     checkpoint = view.checkpoint().taken
     if checkpoint is None:
         raise ResumeError(f"run {view.name!r} has no whole checkpoint to evaluate. Resume it until it has saved one.")
-    return host(lambda stop: evaluate_only(prepare(recipe, Given()), checkpoint))
+    return host(lambda stop: evaluate_only(prepare(recipe, Given(), trains=False), checkpoint))
 
 
 def _is_model(target: str) -> bool:

@@ -236,6 +236,9 @@ def evaluate(
             f"{called}accuracy {percent(result.accuracy)} (95% interval {interval_words(name, result.metrics)}) "
             f"on {result.n} {of}, {how}{score_words(name, result.metrics)}"
         )
+    keys = {override.partition("=")[0] for override in overrides or []}
+    if "held_out" in results and any(key.startswith("prompts.") for key in keys) and "prompts.held_out" not in keys:
+        print("These are the prompts that are held out from training; prompts.held_out=1 scores all there are.")
 
 
 def _run(go: "Callable[[Observer], RunView]") -> None:

@@ -200,7 +200,18 @@ def _misfit(key: str, value: object, field: FieldInfo, inside: bool = False) -> 
     hint = near if "Did you mean" in near else ""
     null = f" {key}=null leaves it out." if value is False and nullable(field) else ""
     must = inner(field) if inside else allowed(field)
-    return f"{key}={show(value)} cannot be used: it must be {must}.{hint}{null}{_doc(field)}"
+    return f"{key}={show(value)} cannot be used: it must be {must}.{hint}{null}{_meant(key, value, field)}{_doc(field)}"
+
+
+def _meant(key: str, value: object, field: FieldInfo) -> str:
+    """The key below a section that a plain value was probably meant for: its ``type``, or what it uses."""
+    sections = sections_of(field)
+    if not isinstance(value, str) or not sections:
+        return ""
+    if value in [variant_of(section) for section in sections]:
+        return f" Write {key}.type={value}."
+    below = next((name for name in ("use", "path") if all(name in s.model_fields for s in sections)), None)
+    return f" Write {key}.{below}={value}." if below else ""
 
 
 def _doc(field: FieldInfo) -> str:

@@ -101,8 +101,9 @@ class Rows(Section):
     """The rows to take, as Python slices them (``"100:200"``, ``":50"``, ``"-10:"``, ``"::2"``); null: all."""
     unique: bool = False
     """Leave out a prompt whose text came before, so that none is both trained on and held out; counted."""
-    held_out: float = Field(default=0.2, ge=0, lt=1)
-    """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
+    held_out: float = Field(default=0.2, ge=0, le=1)
+    """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation;
+    1: all, for `stretto eval` only."""
 
     @model_validator(mode="after")
     def _text_is_cut(self) -> "Rows":
@@ -176,8 +177,9 @@ class AdditionPrompts(Section):
     """Largest summand."""
     slice: Slice | None = None
     """The rows to take, as Python slices them (``"100:200"``, ``":50"``, ``"-10:"``, ``"::2"``); null: all."""
-    held_out: float = Field(default=0.2, ge=0, lt=1)
-    """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
+    held_out: float = Field(default=0.2, ge=0, le=1)
+    """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation;
+    1: all, for `stretto eval` only."""
 
 
 class JsonlPrompts(Rows):
@@ -256,8 +258,9 @@ class GymPrompts(Section):
     """The rows to take, as Python slices them (``"100:200"``, ``":50"``, ``"-10:"``, ``"::2"``); null: all."""
     unique: bool = False
     """Leave out a prompt whose text came before, so that none is both trained on and held out; counted."""
-    held_out: float = Field(default=0.2, ge=0, lt=1)
-    """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation."""
+    held_out: float = Field(default=0.2, ge=0, le=1)
+    """Share of the prompts, chosen by seed and uid, kept from every phase of training for evaluation;
+    1: all, for `stretto eval` only."""
 
     @model_validator(mode="after")
     def _text_is_cut(self) -> "GymPrompts":

@@ -115,11 +115,12 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _groups_to_compare(self) -> "Recipe":
         algorithm = self.algorithm
-        compared = isinstance(algorithm, PolicyGradient) and algorithm.compares_siblings
-        if compared and self.workflow is None and self.sampling.n == 1:
+        if self.workflow is not None or self.sampling.n > 1 or not isinstance(algorithm, PolicyGradient):
+            return self
+        if algorithm.compares_siblings and getattr(algorithm.estimator, "singleton", "zero") == "zero":
             raise ValueError(
                 f"sampling.n=1 gives {algorithm.type} groups of one, whose advantages are all 0, so nothing would be "
-                "learned. Set sampling.n=2 or more, or algorithm.type=ppo."
+                "learned. Set sampling.n=2 or more, or algorithm.type=ppo, reinforce-pp or remax, which compare none."
             )
         return self
 

@@ -22,11 +22,11 @@ def split(prompts: Sequence[Prompt], share: float, seed: int) -> tuple[list[Prom
 
     A uid's rank is the xxh3_128 hash of ``"<seed>:<uid>"``. Both lists come in that order, so neither depends on the
     order of the source, and the first k held-out prompts are a fixed random choice. A share that leaves one side
-    without a prompt (other than share 0) raises DataError.
+    without a prompt (other than shares 0 and 1) raises DataError.
     """
     ranked = sorted(prompts, key=lambda prompt: (xxhash.xxh3_128_digest(_identity(seed, prompt.uid)), prompt.uid))
     num_held_out = int(np.floor(share * len(ranked) + 0.5))
-    if num_held_out == len(ranked):
+    if share < 1 and num_held_out == len(ranked):
         raise DataError(
             f"prompts.held_out={share} of {len(ranked)} prompts leaves none to train on. "
             "Give more prompts or a smaller held_out."

@@ -186,7 +186,9 @@ class RewardJudge:
 
     def _describe(self, group: Group, fault: Fault) -> str:
         sample = "" if fault.sample is None else f", sample {fault.sample}"
-        place = f"prompt {group.prompt.uid!r} (draw {group.draw}{sample})"
+        text, uid = group.prompt.text, group.prompt.uid
+        asks = "" if text.startswith(uid) else f", {text if len(text) <= 60 else text[:57] + '...'!r}"
+        place = f"prompt {uid!r} (draw {group.draw}{sample}{asks})"
         return f"the reward {self.name!r} failed on {place}: {fault.cause.removesuffix('.')}"
 
     def _verdict(self, why: str, fault: Fault) -> RewardError | GroupDropped:

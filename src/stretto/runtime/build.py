@@ -171,8 +171,9 @@ def _hash(prompts: Sequence[Prompt]) -> str:
     return digest.hexdigest()
 
 
-def prepare(recipe: Recipe, given: Given) -> Job:
-    """Resolve the recipe: graphs, tokenizer, prompts, reward. Raises UserError for whatever cannot work."""
+def prepare(recipe: Recipe, given: Given, *, trains: bool = True) -> Job:
+    """Resolve the recipe: graphs, tokenizer, prompts, reward. Raises UserError for whatever cannot work; without
+    ``trains`` (an evaluation) all prompts may be held out."""
     graphs = [main_graph(recipe, given.workflow)]
     if recipe.warmup is not None:
         graphs.insert(0, warmup_graph(recipe))
@@ -199,6 +200,12 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     tokenizer = load_tokenizer(model.path)
     intake = read_prompts(recipe.prompts, tokenizer, given.prompts)
     train, held_out = split(intake.prompts, recipe.prompts.held_out, recipe.seed)
+    if trains and not train:
+        raise DataError(
+            "prompts.held_out=1 leaves no prompt to train on. It is for `stretto eval`; to train, set a smaller share, "
+            "such as prompts.held_out=0.2."
+        )
+    drawn = train or held_out  # an evaluation draws none
     s = recipe.sampling
     sampling = Sampling(
         temperature=s.temperature,
@@ -211,10 +218,10 @@ def prepare(recipe: Recipe, given: Given) -> Job:
     )
     filters = filter_of(recipe, given.filter)
     sets = main_sets(recipe, graphs[-1], held_out, tokenizer)
-    phases = [main_phase(recipe, graphs[-1], train, sampling, sets, filters)]
+    phases = [main_phase(recipe, graphs[-1], drawn, sampling, sets, filters)]
     if recipe.warmup is not None:
         sets = warmup_sets(recipe, graphs[0], held_out, tokenizer)
-        phases.insert(0, warmup_phase(recipe, graphs[0], train, sampling, sets))
+        phases.insert(0, warmup_phase(recipe, graphs[0], drawn, sampling, sets))
     job = Job(
         recipe=recipe,
         model=model.path,

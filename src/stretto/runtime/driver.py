@@ -100,7 +100,7 @@ class Driver:
             await self._window(p, last=p.pool.ended)
         if not p.done:  # the data ended in draws that were all dropped, or a resumed phase had nothing left
             await self._window(p, last=True)
-        self._record.leave(p.phase, p.step)
+        self._record.leave(p.phase, p.step, p.metrics)
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
         binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps)

@@ -76,9 +76,13 @@ class Recorder:
         self._event(PhaseBody(state="start", workflow=phase.graph.name, steps=phase.steps), step)
         self.store.flush()
 
-    def leave(self, phase: Phase, step: int) -> None:
-        """A phase ended."""
-        reason = "steps" if step >= phase.steps else "reached" if phase.until else "end of data"
+    def leave(self, phase: Phase, step: int, metrics: Mapping[str, float]) -> None:
+        """A phase ended, with these metrics of its last evaluation."""
+        reason = "end of data"
+        if phase.reached(metrics):
+            reason = "reached"
+        elif step >= phase.steps:
+            reason = "missed" if phase.until else "steps"
         self._event(PhaseBody(state="end", workflow=phase.graph.name, steps=step, reason=reason), step)
         self.store.flush()
 

@@ -83,6 +83,26 @@ def test_a_good_reward_passes(audited, reward):
     assert report.reward.repeated == sum(row.scored for row in report.reward.rows if row.kind not in ("newline",)) - 24
 
 
+def test_an_answer_that_is_no_text_is_told_as_such(audited):
+    rows = [{"prompt": f"{i} plus {i + 1}? ", "answer": 2 * i + 1} for i in range(12)]
+    (finding,) = [f for f in audited("right", "reward.workers=0", prompts=rows).findings if f.code == "reward.gold"]
+    assert "a int and not text" in finding.remedy and 'str(prompt.data["answer"])' in finding.remedy
+
+
+def test_a_score_that_the_reward_does_not_give_is_found_before_the_run(audited):
+    asked = ("filter.zero_variance=true", "filter.score=rigth")
+    (finding,) = [f for f in audited("right_and_brief", *asked).findings if f.code == "reward.score"]
+    assert (finding.severity, finding.keys) == ("problem", ("filter.score",))
+    assert "which are brief, right" in finding.message and "Did you mean 'right'?" in finding.message
+    asked = ("filter.zero_variance=true", "filter.score=right")
+    assert not [f for f in audited("right_and_brief", *asked).findings if f.code == "reward.score"]
+
+
+def test_a_missing_return_is_told_without_a_line_of_ours(audited):
+    (finding,) = [f for f in audited("forgets").findings if f.code == "reward.error"]
+    assert "returned None" in finding.message and "At:" not in finding.message
+
+
 def test_state_between_calls_is_found(audited):
     found = {f.code for f in audited("counts_calls", "reward.workers=0").findings}
     assert found & {"reward.process", "reward.random"}

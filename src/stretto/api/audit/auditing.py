@@ -8,7 +8,8 @@ from stretto.api.audit.answers import Writer, make_answers
 from stretto.api.audit.data import look_at_data
 from stretto.api.audit.findings import AuditReport, Finding, ModelFigures, RewardFigures
 from stretto.api.audit.learning import model_figures, model_findings
-from stretto.api.audit.rewards import part_findings, reward_figures, reward_findings
+from stretto.api.audit.parts import part_findings, score_findings
+from stretto.api.audit.rewards import reward_figures, reward_findings
 from stretto.api.audit.sampling import sample_groups
 from stretto.api.audit.scoring import score_answers
 from stretto.api.host import host
@@ -112,6 +113,7 @@ async def _look(job: Job, given: Given, options: AuditOptions) -> _Looked:
         findings += model_findings(sampled, model, job.recipe)
         given_scores += [t.rewards for group in sampled.groups for t in group.attempts if t.reward is not None]
     findings[:0] = part_findings(job.rewards, given_scores)  # first, since it explains others
+    findings += score_findings(job.recipe, given_scores)
     return reward, model, findings, left_out
 
 

@@ -3,7 +3,7 @@
 A fault is a reward that fails, pays for what is wrong, does not pay for what is right, or says another thing each time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stretto.api.audit.answers import JUNK, LABELS, Answer, Kind
@@ -22,9 +22,8 @@ from stretto.api.audit.findings import (
 )
 from stretto.api.audit.scoring import Fault, Scored, Scores
 from stretto.config.recipe import Recipe
-from stretto.environments.rewards import Rewards
 
-__all__ = ["part_findings", "reward_figures", "reward_findings"]
+__all__ = ["reward_figures", "reward_findings"]
 
 _EXAMPLES = 3
 _SLACK = 1e-9
@@ -56,23 +55,6 @@ def reward_findings(scores: Scores, recipe: Recipe) -> list[Finding]:
     ]
     constant = _constant(scores)
     return [*found, *constant] if constant else [*found, *_paid(scores), *_listed(scores), *_length(scores)]
-
-
-def part_findings(rewards: Rewards, given: Sequence[Mapping[str, float | None]]) -> list[Finding]:
-    """Parts that applied to none of the answers. ``given``: what every answer that was judged got, by part."""
-    silent = [part for part in rewards.parts if all(scores.get(part.name) is None for scores in given)]
-    return [
-        Finding(
-            code="reward.part",
-            severity="problem" if part.weight else "warning",
-            message=f"Part {part.name} applied to none of {len(given):,} answers: it gave None for each (a forgotten "
-            "return?), so it says nothing, and all that is told of the reward is of its other parts.",
-            remedy=f"Let the function of reward.parts.{part.name} return a number, or remove reward.parts.{part.name}.",
-            keys=(f"reward.parts.{part.name}",),
-        )
-        for part in silent
-        if rewards.named and given
-    ]
 
 
 # --- figures -------------------------------------------------------------------------------------------------------
@@ -247,6 +229,21 @@ def _list(rewards: Sequence[float]) -> str:
 # --- right answers -------------------------------------------------------------------------------------------------
 
 
+def _compare(scores: Scores, missed: Collection[int]) -> str:
+    """What may tell a text from an answer that is as right."""
+    given = [a.prompt.data.get("answer") for a in scores.answers if a.kind == "gold" and a.place in missed]
+    value = next((answer for answer in given if not isinstance(answer, str | None)), None)
+    if value is not None:
+        return (
+            f'prompt.data["answer"] is {value!r} in the data, a {type(value).__name__} and not text, which equals no '
+            'text: compare with str(prompt.data["answer"]) in the function of reward.use, or write the answers as text.'
+        )
+    return (
+        'Compare what reward.use reads in trajectory.text with prompt.data["answer"] for the examples below (capitals, '
+        "spaces, units, format), or mend the answers."
+    )
+
+
 def _gold(scores: Scores) -> Iterator[Finding]:
     """A prompt's own answer gets the full mark, or at least more than a wrong one."""
     rewards = _rewards(scores)
@@ -260,8 +257,7 @@ def _gold(scores: Scores) -> Iterator[Finding]:
             severity=by_share(len(missed), len(golds)),
             message=f"The right answer is not paid: for {share_text(len(missed), len(golds))} prompts their own answer "
             "gets no more than a wrong one.",
-            remedy='Compare what reward.use reads in trajectory.text with prompt.data["answer"] for the examples '
-            "below (capitals, spaces, units, format), or mend the answers.",
+            remedy=_compare(scores, missed),
             keys=("reward.use",),
             examples=_examples(scores, lambda a: a.kind == "gold" and a.place in missed),
         )

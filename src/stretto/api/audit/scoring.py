@@ -8,7 +8,9 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import stretto
 from stretto.api.audit.answers import DRESSED, Answer, Writer, group_of
 from stretto.config.rewards import RewardConfig
 from stretto.environments.judge import RewardJudge
@@ -165,11 +167,13 @@ async def _score(judge: RewardJudge, group: Group) -> Scored:
 
 
 def fault_of(error: RewardError) -> Fault:
-    """What a judge raised, without its advice, which an audit words for itself, and the line it came from."""
+    """What a judge raised, without its advice, which an audit words for itself, and the line it came from, if that is
+    the user's: what is wrong with a returned value is found by a line of ours."""
     what = str(error)
     for advice in (". Fix the reward", ". Fix the environment", ". Under schedule"):
         what = what.partition(advice)[0]
     trace = [line.strip() for line in str(error.__cause__ or "").splitlines()]
     frames = [i for i, line in enumerate(trace) if line.startswith('File "')]
-    line = trace[frames[-1] + 1] if frames and frames[-1] + 1 < len(trace) - 1 else ""
+    ours = bool(frames) and trace[frames[-1]].startswith(f'File "{Path(stretto.__file__).parent}')
+    line = trace[frames[-1] + 1] if frames and not ours and frames[-1] + 1 < len(trace) - 1 else ""
     return Fault(what=what, where=line, late=_LATE in what, played=what.startswith(_PLAYED))

@@ -141,7 +141,8 @@ def _finite(rewards: Rewards, scores: Scores, value: object) -> Scores:
     """``scores`` that make a reward: one that counts applies, and the sum is no larger than float32 holds."""
     counted = [p.name for p in rewards.parts if p.weight] if rewards.named else list(scores)
     if all(scores.get(name) is None for name in counted):
-        raise RewardError(f"it returned {value!r}: no reward applies. Return a number for at least one name.")
+        some = "for at least one name" if isinstance(value, Mapping) or rewards.named else "on every path through it"
+        raise RewardError(f"it returned {_short(cast('object', value))}: no reward applies. Return a number {some}.")
     try:
         finite = abs(rewards.total(scores)) <= LARGEST_REWARD
     except OverflowError:
