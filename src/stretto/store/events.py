@@ -202,7 +202,7 @@ class EvalBody:
     accuracy: float
     n: int
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    examples: tuple[Example, ...] = ()
+    examples: tuple[Example, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

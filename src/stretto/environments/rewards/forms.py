@@ -20,7 +20,7 @@ from stretto.errors import ConfigError
 __all__ = ["FORMS", "bind", "passed_names", "signature_of"]
 
 FORMS = (
-    "(prompt, trajectory), (prompt, trajectories) or (group), each with context or without, TRL's "
+    "(prompt, trajectory), (prompt, trajectories) or (group), with context too or without the prompt, TRL's "
     "(prompts, completions, **columns), or verl's (data_source, solution_str, ground_truth, extra_info=None)"
 )
 """The accepted forms, for messages."""
