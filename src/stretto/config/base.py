@@ -26,7 +26,7 @@ def documented(model: type[Section]) -> Mapping[str, FieldInfo]:
     """The fields of ``model`` by name, with their docstrings as descriptions.
 
     Pydantic can do this as classes are made; reading every class's source costs a third of importing the sections, and
-    only help and errors need it. A class without a source file (from a prompt) has none.
+    only help and errors need it. A class that is not at the top of a source file has none.
     """
     docs = {name: doc for base in reversed(model.__mro__) for name, doc in _own_docs(base)}
     for name, field in model.model_fields.items():

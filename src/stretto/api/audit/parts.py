@@ -41,7 +41,7 @@ def score_findings(recipe: Recipe, given: Sequence[Mapping[str, float | None]]) 
                 code="reward.score",
                 severity="problem",
                 message=f"{key}={score} is none of the scores that the reward gave, which are {', '.join(names)}, so "
-                f"the run would fail at its first group.{nearest(score, names)}",
+                f"the run would fail where it counts by it.{nearest(score, names)}",
                 remedy=f"Set {key} to one of them, or leave it out for the total.",
                 keys=(key,),
             )
