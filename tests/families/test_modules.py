@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig
 
 from stretto.errors import DataError
-from stretto.families.facts import max_positions_of, spelled_alike
-from stretto.families.modules import LogitShape, empty_causal, inspect_family, resolve_config
+from stretto.families.facts import LogitShape, max_positions_of, spelled_alike
+from stretto.families.modules import empty_causal, inspect_family, resolve_config
 
 SMALL = {
     "vocab_size": 97,

@@ -7,7 +7,8 @@ from stretto.config.algorithms.presets import VERSIONS, convention_of, defects_o
 from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import FakeEngineConfig
-from stretto.families.facts import OWN_FORWARD, spelled_alike
+from stretto.families.decoder import own_decoder
+from stretto.families.facts import spelled_alike
 from stretto.graph.settings import brief
 from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
@@ -97,7 +98,7 @@ def _facts(path: str | None, model: str) -> ModelFacts:
 
     assert path is not None
     config, counted = load_hf_config(path), None
-    if config["model_type"] not in OWN_FORWARD:
+    if own_decoder(config) is None:
         # Only other families need transformers to be looked at, which takes seconds to import.
         from stretto.families.modules import inspect_family, resolve_config
 

@@ -4,14 +4,19 @@ What cannot be known from the file is found out by ``modules.inspect_family``, w
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stretto.errors import DataError
 from stretto.types import Json
 
-__all__ = ["OWN_FORWARD", "check_config", "max_positions_of", "spelled_alike"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["OWN_FORWARD", "LogitShape", "check_config", "max_positions_of", "spelled_alike"]
 
 OWN_FORWARD = ("llama", "qwen2", "qwen3")
-"""The families for which the native engine has a forward of its own."""
+"""The families for which engine and trainer have a forward of their own (``decoder``)."""
 
 _SPELLINGS = {
     "n_embd": "hidden_size",
@@ -26,6 +31,23 @@ _SPELLINGS = {
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SCORER = "ForSequenceClassification"
 _MOVING_ROPES = ("dynamic", "longrope")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitShape:
+    """What is done to a head's logits ``l``: ``cap * tanh(scale * l / cap)``, or ``scale * l`` without a cap.
+
+    The cap is Gemma 2's (arXiv:2408.00118, section 2); Cohere and Granite scale.
+    """
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def apply(self, logits: "Tensor") -> "Tensor":
+        """Logits of the model."""
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
 
 
 def spelled_alike(config: Mapping[str, Json]) -> Mapping[str, Json]:

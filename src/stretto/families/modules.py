@@ -23,12 +23,11 @@ from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from stretto.errors import DataError, nearest
-from stretto.families.facts import check_config
+from stretto.families.facts import LogitShape, check_config
 from stretto.types import Json
 
 __all__ = [
     "FamilyShape",
-    "LogitShape",
     "causal_on_meta",
     "classifier_of",
     "empty_causal",
@@ -39,23 +38,6 @@ __all__ = [
 
 _TRACED = "stretto_traced"
 _LAYERS = ("full_attention", "sliding_attention")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogitShape:
-    """What is done to a head's logits ``l``: ``cap * tanh(scale * l / cap)``, or ``scale * l`` without a cap.
-
-    The cap is Gemma 2's (arXiv:2408.00118, section 2); Cohere and Granite scale.
-    """
-
-    scale: float = 1.0
-    cap: float | None = None
-
-    def apply(self, logits: Tensor) -> Tensor:
-        """Logits of the model."""
-        if self.scale != 1.0:
-            logits = logits * self.scale
-        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

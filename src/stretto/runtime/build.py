@@ -29,7 +29,8 @@ from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Reward, Rewards
 from stretto.environments.rewards.resolve import resolve_rewards
 from stretto.errors import ConfigError, DataError
-from stretto.families.facts import OWN_FORWARD, max_positions_of
+from stretto.families.decoder import own_decoder
+from stretto.families.facts import max_positions_of
 from stretto.graph import Graph, Workflow, models_of
 from stretto.imports import importing_much
 from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
@@ -304,7 +305,7 @@ def _named_reward(key: str, config: RewardConfig) -> Rewards:
 def _check_family(path: str) -> None:
     """A family that Stretto has no forward of its own for is looked at before a run is created."""
     config = load_hf_config(path)
-    if config["model_type"] not in OWN_FORWARD:
+    if own_decoder(config) is None:
         # transformers takes seconds to import: the usual families do without.
         from stretto.families.modules import inspect_family
 

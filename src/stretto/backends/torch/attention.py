@@ -1,67 +1,50 @@
 """Attention over a packed row: sequences are gathered into padded blocks, attended to causally and scattered back.
 
 Padding stands to the right, so causal attention never looks at it and needs no mask. Sliding windows, soft caps and
-sinks of a family come as the keywords it gives to every attention of transformers.
+sinks are those of the families that transformers computes.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from transformers import AttentionInterface
+from torch import Tensor
 
 from stretto.backends.torch.packing import AttentionLayout, GatherIndex
 
-__all__ = ["PACKED_ATTENTION", "gather_rows", "register_packed_attention"]
-
-PACKED_ATTENTION = "stretto_packed"
-"""The name under which transformers finds this attention."""
+__all__ = ["attend", "gather_rows"]
 
 
-def register_packed_attention() -> None:
-    """Make transformers know the attention. Without a mask function of that name it builds no mask. Idempotent."""
-    AttentionInterface.register(PACKED_ATTENTION, cast(Callable[..., tuple[Tensor, None]], packed_attention))
-
-
-def packed_attention(
-    module: nn.Module,
+def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
-    *,
     layout: AttentionLayout,
+    *,
     scaling: float | None = None,
-    sliding_window: int | None = None,
+    window: int | None = None,
     softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **_: object,
-) -> tuple[Tensor, None]:
-    """Causal attention inside each sequence of ``layout``.
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Causal attention inside each sequence of ``layout``: query [M, H, D], key and value [M, Hkv, D]; gives [M, H, D].
 
-    query [1, H, M, D], key and value [1, Hkv, M, D]; gives [1, M, H, D]. A token at position p sees the keys at
-    ``p - sliding_window < k <= p``. The other keywords transformers passes (dropout, cache, position ids) do not apply:
-    Models run without dropout and without a cache.
+    A token at position p sees the keys at ``p - window < k <= p``.
     """
-    assert attention_mask is None, "packed attention takes no mask"
-    num_heads, num_kv_heads, dim = query.shape[1], key.shape[1], query.shape[3]
-    # Under autocast the rotary embedding has made queries and keys float32 again; values say what was meant.
-    padded = [gather_rows(_rows(x).to(value.dtype), layout.pad) for x in (query, key, value)]
+    num_heads, num_kv_heads, dim = query.shape[1], key.shape[1], query.shape[2]
+    padded = [gather_rows(x.reshape(x.shape[0], -1), layout.pad) for x in (query, key, value)]
     outputs: list[Tensor] = []
     start = 0
     for rows, width in layout.blocks:
         q, k, v = (x[start : start + rows * width].view(rows, width, -1, dim).transpose(1, 2) for x in padded)
-        if softcap is not None or s_aux is not None:
-            attended = _spelled_out(q, k, v, _visible(width, sliding_window, q.device), scaling, softcap, s_aux)
+        if softcap is not None or sinks is not None:
+            attended = _spelled_out(q, k, v, _visible(width, window, q.device), scaling, softcap, sinks)
         else:
-            cut = sliding_window is not None and width > sliding_window
+            cut = window is not None and width > window
             attended = F.scaled_dot_product_attention(
                 q,
                 k,
                 v,
-                attn_mask=_visible(width, sliding_window, q.device) if cut else None,
+                attn_mask=_visible(width, window, q.device) if cut else None,
                 is_causal=not cut,
                 scale=scaling,
                 enable_gqa=num_heads != num_kv_heads,
@@ -69,7 +52,7 @@ def packed_attention(
         outputs.append(attended.transpose(1, 2).reshape(rows * width, num_heads * dim))
         start += rows * width
     together = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return cast(Tensor, _Pick.apply(together, layout.unpad)).view(1, -1, num_heads, dim), None
+    return cast(Tensor, _Pick.apply(together, layout.unpad)).view(-1, num_heads, dim)
 
 
 def _visible(width: int, window: int | None, device: torch.device) -> Tensor:
@@ -85,7 +68,7 @@ def _spelled_out(
     visible: Tensor,
     scaling: float | None,
     softcap: float | None,
-    s_aux: Tensor | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     """What no fused attention does: ``cap * tanh(s / cap)`` of scores, and sinks that take weight and give nothing."""
     shared = q.shape[1] // k.shape[1]
@@ -94,8 +77,8 @@ def _spelled_out(
     if softcap is not None:
         scores = (scores / softcap).tanh() * softcap
     scores = scores.masked_fill(~visible, float("-inf"))
-    if s_aux is not None:
-        sink = s_aux.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    if sinks is not None:
+        sink = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat((scores, sink), dim=3)
     return scores.softmax(dim=3)[..., : k.shape[2]].to(v.dtype) @ v
 
@@ -103,11 +86,6 @@ def _spelled_out(
 def gather_rows(x: Tensor, rows: GatherIndex) -> Tensor:
     """``x[rows.index]`` [K, C] of x [M, C]; gradients of places that read the same row are summed in a fixed order."""
     return cast(Tensor, _Gather.apply(x, rows.index, rows.bag, rows.bag_starts))
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[1, H, M, D] -> [M, H * D]."""
-    return x.transpose(1, 2).reshape(x.shape[2], -1)
 
 
 class _Gather(torch.autograd.Function):

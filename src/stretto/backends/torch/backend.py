@@ -26,6 +26,7 @@ from stretto.backends.torch.devices import open_device
 from stretto.backends.torch.logprobs import Head, over_vocabulary, token_logprobs
 from stretto.backends.torch.lora import BaseOrigin, export_adapter
 from stretto.backends.torch.models import ModelSpec, Network, build_network
+from stretto.backends.torch.optimizer import AdamW
 from stretto.backends.torch.packing import Pack, microbatches
 from stretto.backends.torch.state import (
     check_base,
@@ -70,7 +71,7 @@ class _Held:
     """
 
     network: Network
-    optimizer: torch.optim.AdamW | None
+    optimizer: AdamW | None
     base: Mapping[str, Json] | None = None
     failure: str | None = None
 
@@ -89,7 +90,7 @@ class TorchBackend:
             network, base = self._build(name, spec, models.get("policy"), seed)
             if spec.fixed:
                 base = {"path": spec.path, "weights": hash_tensors(network.weights())}
-            optimizer = self._new_optimizer(network) if spec.trainable else None
+            optimizer = AdamW(network.own_parameters(), self._config) if spec.trainable else None
             self._models[name] = _Held(network, optimizer, base)
 
     def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
@@ -153,10 +154,8 @@ class TorchBackend:
         if skipped is None:
             metrics["grad_norm"] = Metric("mean", value)
             torch.nn.utils.clip_grads_with_norm_(parameters, self._config.max_grad_norm, norm)
-            for group in held.optimizer.param_groups:
-                group["lr"] = lr
-            held.optimizer.step()
-        held.optimizer.zero_grad(set_to_none=True)
+            held.optimizer.step(lr)
+        _clear_gradients(held.network)
         return UpdateReport(model=model, metrics=metrics, skipped=skipped)
 
     def tensors(self, model: str) -> Iterator[NamedTensor]:
@@ -192,9 +191,8 @@ class TorchBackend:
     def reset_optimizer(self, model: str) -> None:
         """Forget AdamW's moments and step counts, and any gradient."""
         held = self._trained(model)
-        assert held.optimizer is not None
-        held.optimizer.zero_grad(set_to_none=True)
-        held.optimizer = self._new_optimizer(held.network)
+        _clear_gradients(held.network)
+        held.optimizer = AdamW(held.network.own_parameters(), self._config)
         held.failure = None
 
     def save(self, path: Path) -> None:
@@ -209,7 +207,7 @@ class TorchBackend:
             if held.base is not None:
                 save_base(held.base, path / f"{name}.base.json")
             if held.optimizer is not None:
-                save_optimizer(held.network, held.optimizer, path / f"{name}.optimizer.safetensors")
+                save_optimizer(held.optimizer, path / f"{name}.optimizer.safetensors")
 
     def load(self, path: Path) -> None:
         """Restore every Model from ``path``. StoreError names a file that is missing or of another Model or base."""
@@ -328,16 +326,6 @@ class TorchBackend:
         given[_SAMPLED] = torch.from_numpy(sampled.astype(np.float32)).to(self._device)
         return given
 
-    def _new_optimizer(self, network: Network) -> torch.optim.AdamW:
-        """AdamW (Loshchilov and Hutter, arXiv:1711.05101); matrices decay, norms and biases do not."""
-        config = self._config
-        parameters = list(network.own_parameters().values())
-        groups = [
-            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-
     def _held(self, model: str) -> _Held:
         if model not in self._models:
             raise ConfigError(f"the backend holds no Model {model!r}.{nearest(model, self._models)}")
@@ -348,6 +336,12 @@ class TorchBackend:
         if held.optimizer is None:
             raise ConfigError(f"Model {model!r} is frozen and cannot be trained. Train another, or make it trainable.")
         return held
+
+
+def _clear_gradients(network: Network) -> None:
+    """Its own alone: another Model's adapters may stand on the same modules."""
+    for parameter in network.own_parameters().values():
+        parameter.grad = None
 
 
 _SAMPLER, _SAMPLED = "sampler:logprobs", "sampler:sampled"

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from stretto.algorithms.losses import VocabularyFunction
-from stretto.families.modules import LogitShape
+from stretto.families.facts import LogitShape
 
 __all__ = ["Head", "over_vocabulary", "token_logprobs"]
 

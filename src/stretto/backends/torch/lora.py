@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
+from stretto.backends.torch.decoder import decoder_parts
 from stretto.config.models import LoraConfig
 from stretto.errors import ConfigError, StoreError, nearest
-from stretto.families.modules import causal_on_meta
+from stretto.families.decoder import own_decoder
 from stretto.types import Json
 
 __all__ = [
@@ -48,7 +48,8 @@ def targets_of(trunk: nn.Module, prefix: str, lora: LoraConfig) -> list[str]:
 
     ConfigError for a target that is no linear map of the model.
     """
-    names = [f"{prefix}.{name}" for name, module in trunk.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    kinds = (nn.Linear, _transposed_linear())
+    names = [f"{prefix}.{name}" for name, module in trunk.named_modules() if isinstance(module, kinds)]
     if lora.targets == "auto":
         return names
     for target in lora.targets:
@@ -66,10 +67,17 @@ def count_adapters(config: Mapping[str, Json], lora: LoraConfig) -> int:
 
     ConfigError for a target that is no linear map of the model.
     """
-    causal = causal_on_meta(config)
-    names = targets_of(causal.base_model, causal.base_model_prefix, lora)
-    weights = (causal.get_submodule(name).get_parameter("weight") for name in names)
-    return lora.rank * sum(sum(weight.shape) for weight in weights)
+    decoder = own_decoder(config)
+    if decoder is not None:
+        parts = decoder_parts(decoder, "meta")
+        prefix, trunk = parts.trunk_name, parts.trunk
+    else:
+        from stretto.families.modules import causal_on_meta  # loads transformers
+
+        causal = causal_on_meta(config)
+        prefix, trunk = causal.base_model_prefix, causal.base_model
+    names = (name.removeprefix(f"{prefix}.") for name in targets_of(trunk, prefix, lora))
+    return lora.rank * sum(sum(trunk.get_submodule(name).get_parameter("weight").shape) for name in names)
 
 
 def add_adapter(network: nn.Module, adapter: str, targets: list[str], lora: LoraConfig, seed: int | None) -> None:
@@ -154,8 +162,15 @@ def _layers(network: nn.Module) -> Iterator[Any]:
 
 
 def _peft_config(network: nn.Module, targets: list[str], lora: LoraConfig) -> Any:
-    turned = any(isinstance(module, Conv1D) for module in network.modules())  # GPT-2 keeps its matrices transposed
+    turned = any(isinstance(module, _transposed_linear()) for module in network.modules())
     return _peft().LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, fan_in_fan_out=turned)
+
+
+def _transposed_linear() -> type[nn.Module]:
+    """The linear map of GPT-2, which keeps its matrix transposed."""
+    from transformers.pytorch_utils import Conv1D  # peft loads transformers in any case
+
+    return Conv1D
 
 
 def _peft() -> Any:

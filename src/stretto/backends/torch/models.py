@@ -4,20 +4,16 @@ Owns construction and names; a Model's tensors carry their Hugging Face names. S
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from stretto.backends.torch.attention import PACKED_ATTENTION, register_packed_attention
+from stretto.backends.torch.decoder import UnfilledLinear, decoder_parts, fill_from_seed
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
+from stretto.backends.torch.loading import load_weights
 from stretto.backends.torch.lora import (
     BaseOrigin,
     activate,
@@ -27,12 +23,10 @@ from stretto.backends.torch.lora import (
     targets_of,
 )
 from stretto.backends.torch.packing import Pack
-from stretto.backends.torch.trial import check_like_plain
+from stretto.backends.torch.parts import Parts
 from stretto.config.models import LoraConfig
 from stretto.data.locations import folder_of
-from stretto.errors import DataError
-from stretto.families.facts import OWN_FORWARD
-from stretto.families.modules import inspect_family, logit_shape
+from stretto.families.decoder import own_decoder
 from stretto.types import Json
 
 __all__ = ["ModelSpec", "Network", "build_network"]
@@ -58,24 +52,21 @@ class ModelSpec:
 class Network(nn.Module):
     """The parts of a causal model under their own names: a trunk, and its head or a value head in place of it."""
 
-    def __init__(self, causal: PreTrainedModel, *, value_head: bool) -> None:
+    def __init__(self, parts: Parts, *, value_head: bool) -> None:
         super().__init__()
         self.config: Mapping[str, Json] = {}
         self.adapter: str | None = None
         self.trains_adapter = False
-        self.tied: bool = not value_head and bool(causal.config.tie_word_embeddings)
-        self.logits = logit_shape(causal.config)
-        self._trunk = causal.base_model_prefix
-        head = cast(nn.Linear, causal.get_output_embeddings())
-        for name, child in causal.named_children():
-            if child is head:
-                self._head = name
-            if child is not head or not value_head:
-                self.add_module(name, child)
-        if value_head:
-            # torch fills a new linear map from the global generator; this one is left as it is and then zeroed.
-            self.value_head = cast(nn.Linear, nn.utils.skip_init(nn.Linear, head.in_features, 1, bias=False))
-            nn.init.zeros_(self.value_head.weight)
+        self.tied = parts.tied and not value_head
+        self.logits = parts.logits
+        self._run, self._trunk, self._head = parts.run, parts.trunk_name, parts.head_name
+        self.add_module(parts.trunk_name, parts.trunk)
+        if not value_head:
+            self.add_module(parts.head_name, parts.head)
+        else:
+            self.value_head = UnfilledLinear(parts.head.in_features, 1, bias=False)
+            with torch.no_grad():
+                self.value_head.weight.zero_()
 
     @property
     def head(self) -> nn.Linear:
@@ -91,14 +82,7 @@ class Network(nn.Module):
         """The states that predict the written tokens' places, after the last norm, [M, C]."""
         if self.adapter is not None:
             activate(self, self.adapter, trained=self.trains_adapter)
-        run = cast(Callable[..., Any], getattr(self, self._trunk))
-        output = run(
-            input_ids=pack.input_ids_M[None],
-            position_ids=pack.position_ids_M[None],
-            use_cache=False,
-            layout=pack.layout,
-        )
-        return cast(Tensor, output.last_hidden_state)[0]
+        return self._run(getattr(self, self._trunk), pack)
 
     def own_parameters(self) -> Mapping[str, nn.Parameter]:
         """What training changes and a checkpoint holds: all weights, tied ones once, or the adapters and value head."""
@@ -152,83 +136,31 @@ def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Networ
     starts at zero. DataError names a folder's missing config, weights or tensors. A family that Stretto has no forward
     of its own for is looked at and tried before it is believed.
     """
-    register_packed_attention()
     config = load_hf_config(spec.path)
-    own = config["model_type"] in OWN_FORWARD
-    if not own:
-        inspect_family(config)
-    folder = folder_of(spec.path)
-    causal = _from_seed(config, seed) if folder is None else _from_folder(spec.path, folder)
+    parts = _own_parts(config, spec.path, seed)
+    if parts is None:
+        # transformers takes seconds to import: the usual families do without.
+        from stretto.backends.torch.hugging_face import load_tried
+
+        parts = load_tried(config, spec.path)
     with torch.device("cpu"):
-        network = Network(causal, value_head=spec.value_head)
-    if not own and not spec.value_head:
-        check_like_plain(network, causal, spec.path)
+        network = Network(parts, value_head=spec.value_head)
     network.config = copy.deepcopy(dict(config))
     network.requires_grad_(spec.trainable)
     return network.eval().to(device)
 
 
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """A library's bar has no place in the display of a run."""
-    shown = is_progress_bar_enabled()
-    disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            enable_progress_bar()
-
-
-def _from_folder(path: str, folder: Path) -> PreTrainedModel:
-    check_weights(path)
-    try:
-        with _no_progress_bar():
-            loaded = AutoModelForCausalLM.from_pretrained(
-                str(folder),
-                local_files_only=True,
-                use_safetensors=True,
-                dtype=torch.float32,
-                attn_implementation=PACKED_ATTENTION,
-                output_loading_info=True,
-            )
-    except (OSError, ValueError, SafetensorError, RuntimeError) as error:
-        raise DataError(f"the model in {path!r} cannot be loaded: {error}") from error
-    model, info = cast(tuple[PreTrainedModel, Mapping[str, Collection[object]]], loaded)
-    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        names = sorted(map(str, info[what]))
-        if names:
-            raise DataError(
-                f"the weights in {path!r} do not fit its config.json: {what.replace('_keys', '')} {_some(names)}. "
-                "Use a folder whose config and weights belong together."
-            )
-    # Some families look for this token in every input to warn about padding, of which there is none here.
-    model.config.pad_token_id = None
-    return model
-
-
-def _from_seed(config: Mapping[str, Json], seed: int) -> PreTrainedModel:
-    """Weights from a generator of its own: normal(0, initializer_range), norms 1, the padding embedding 0."""
-    settings = {k: v for k, v in config.items() if k != "model_type"}
-    hf_config = AutoConfig.for_model(str(config["model_type"]), **settings)
-    # Built without storage, so that no initialisation of torch's or transformers' draws from the global generator.
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(hf_config, attn_implementation=PACKED_ATTENTION, dtype=torch.float32)
-    model.to_empty(device="cpu")
-    model.tie_weights()
-    rotary = model.base_model.rotary_emb
-    model.base_model.rotary_emb = type(rotary)(config=hf_config)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for _, parameter in model.named_parameters():
-            if parameter.dim() < 2:
-                parameter.fill_(1.0)
-            else:
-                parameter.normal_(0.0, hf_config.initializer_range, generator=generator)
-        if hf_config.pad_token_id is not None:
-            model.get_input_embeddings().weight[hf_config.pad_token_id].zero_()
-    return model
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _own_parts(config: Mapping[str, Json], path: str, seed: int) -> Parts | None:
+    """The Model that Stretto computes itself, its weights loaded or drawn; None for other families."""
+    decoder = own_decoder(config)
+    if decoder is None:
+        return None
+    folder, padding = folder_of(path), config.get("pad_token_id")
+    if folder is not None:
+        check_weights(path)
+    parts = decoder_parts(decoder)
+    if folder is None:
+        fill_from_seed(parts, decoder, padding if isinstance(padding, int) else None, seed)
+    else:
+        load_weights(parts, path, folder)
+    return parts

@@ -14,11 +14,10 @@ import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.optim import Optimizer
 
 from stretto.backends.torch.models import Network
+from stretto.backends.torch.optimizer import AdamW, Moments
 from stretto.errors import StoreError
-from stretto.families.modules import classifier_of
 from stretto.types import Json
 
 __all__ = [
@@ -63,23 +62,18 @@ def load_model(network: Network, file: Path) -> None:
             parameter.copy_(stored[name])
 
 
-def save_optimizer(network: Network, optimizer: Optimizer, file: Path) -> None:
+def save_optimizer(optimizer: AdamW, file: Path) -> None:
     """Write AdamW's moments to ``file`` and each parameter's count of steps to a ``.json`` beside it."""
-    moments: dict[str, Tensor] = {}
-    steps: dict[str, int] = {}
-    for name, parameter in network.own_parameters().items():
-        state = optimizer.state.get(parameter)
-        if state:
-            moments[f"exp_avg.{name}"] = state["exp_avg"]
-            moments[f"exp_avg_sq.{name}"] = state["exp_avg_sq"]
-            steps[name] = int(state["step"].item())
-    _write(moments, file)
-    _write_json({"steps": steps}, file.with_suffix(".json"))
+    averages = {f"exp_avg.{name}": m.exp_avg for name, m in optimizer.moments.items()}
+    _write({**averages, **{f"exp_avg_sq.{name}": m.exp_avg_sq for name, m in optimizer.moments.items()}}, file)
+    _write_json(
+        {"steps": {name: int(m.step.item()) for name, m in optimizer.moments.items()}}, file.with_suffix(".json")
+    )
 
 
-def load_optimizer(network: Network, optimizer: Optimizer, file: Path) -> None:
+def load_optimizer(network: Network, optimizer: AdamW, file: Path) -> None:
     """Set AdamW's state to what ``save_optimizer`` wrote. StoreError if a part is missing."""
-    moments = _read(file)
+    stored = _read(file)
     scalars = file.with_suffix(".json")
     try:
         steps = cast(Mapping[str, int], json.loads(scalars.read_text(encoding="utf-8"))["steps"])
@@ -87,16 +81,18 @@ def load_optimizer(network: Network, optimizer: Optimizer, file: Path) -> None:
         raise StoreError(f"{str(scalars)!r} cannot be read: {error}. Take an older checkpoint.") from error
     own = network.own_parameters()
     needed = {f"{kind}.{name}" for name in steps for kind in ("exp_avg", "exp_avg_sq")}
-    if needed != moments.keys() or not steps.keys() <= own.keys():
+    if needed != stored.keys() or not steps.keys() <= own.keys():
         raise StoreError(f"{str(file)!r} is not the optimizer state of this Model. Take an older checkpoint.")
-    optimizer.state.clear()
-    for name, count in steps.items():
-        parameter = own[name]
-        optimizer.state[parameter] = {
-            "step": torch.tensor(float(count), dtype=torch.float32, device=parameter.device),
-            "exp_avg": moments[f"exp_avg.{name}"].to(parameter.device),
-            "exp_avg_sq": moments[f"exp_avg_sq.{name}"].to(parameter.device),
+    optimizer.restore(
+        {
+            name: Moments(
+                exp_avg=stored[f"exp_avg.{name}"].to(own[name].device),
+                exp_avg_sq=stored[f"exp_avg_sq.{name}"].to(own[name].device),
+                step=torch.tensor(float(count), dtype=torch.float32, device=own[name].device),
+            )
+            for name, count in steps.items()
         }
+    )
 
 
 def save_base(base: Mapping[str, Json], file: Path) -> None:
@@ -141,6 +137,8 @@ def export_folder(network: Network, folder: Path) -> None:
         config = {**network.config, "dtype": "float32"}
         config.pop("torch_dtype", None)
         if network.has_values:
+            from stretto.families.modules import classifier_of  # loads transformers
+
             label = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
             config |= {"architectures": [classifier_of(network.config)], **label}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -7,8 +7,8 @@ import torch
 
 from stretto.engines.native.forward import Forward
 from stretto.engines.native.model import Decoder
-from stretto.engines.native.spec import ModelSpec
 from stretto.errors import DataError
+from stretto.families.decoder import DecoderSpec
 from stretto.types import Json
 
 __all__ = ["Choice", "open_forward"]
@@ -23,7 +23,7 @@ def open_forward(
     """The forward for sequences up to ``max_len``. DataError says why a model cannot be run (by ``choice``)."""
     if choice != "hf":
         try:
-            return Decoder(ModelSpec.from_config(hf_config), max_len, dtype, device)
+            return Decoder(DecoderSpec.from_config(hf_config), max_len, dtype, device)
         except DataError:
             if choice == "native":
                 raise

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 
 from stretto.engines.native.cache import KVCache
 from stretto.engines.native.forward import Sizes
-from stretto.engines.native.spec import ModelSpec
 from stretto.engines.native.weights import LayerWeights, Weights, places_of
 from stretto.engines.native.window import WeightWindow
+from stretto.families.decoder import DecoderSpec
 
 __all__ = ["Decoder"]
 
@@ -21,7 +21,7 @@ __all__ = ["Decoder"]
 class Decoder:
     """Computes hidden states and logits with the weights it is given. A ``Forward``."""
 
-    def __init__(self, spec: ModelSpec, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: DecoderSpec, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
         self._spec = spec
         self._dtype, self._device = dtype, device
         self.sizes = Sizes(vocab_size=spec.vocab_size, hidden=spec.hidden, max_positions=spec.max_positions)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.engines.native.spec import ModelSpec
 from stretto.engines.native.window import Place
+from stretto.families.decoder import DecoderSpec
 
 __all__ = ["LayerWeights", "Weights", "places_of"]
 
@@ -43,7 +43,7 @@ class Weights:
     head: torch.Tensor
 
     @classmethod
-    def empty(cls, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> "Weights":
+    def empty(cls, spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> "Weights":
         """Memory for a model, not yet filled."""
 
         def new(*shape: int, when: bool = True) -> torch.Tensor | None:
@@ -75,7 +75,7 @@ class Weights:
         return cls(embed=embed, layers=layers, norm=need(spec.hidden), head=head)
 
 
-def places_of(spec: ModelSpec, weights: Weights) -> Mapping[str, Place]:
+def places_of(spec: DecoderSpec, weights: Weights) -> Mapping[str, Place]:
     """Where each named tensor of a checkpoint goes."""
     places: dict[str, Place] = {}
 

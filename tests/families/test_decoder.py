@@ -5,8 +5,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from stretto.engines.native.spec import ModelSpec
 from stretto.errors import DataError
+from stretto.families.decoder import DecoderSpec
 
 BASE = {
     "model_type": "llama",
@@ -48,28 +48,28 @@ LLAMA3 = {
 )
 def test_what_it_would_compute_wrongly_is_refused(change, words):
     with pytest.raises(DataError) as caught:
-        ModelSpec.from_config({**BASE, **change})
+        DecoderSpec.from_config({**BASE, **change})
     assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_defaults_follow_the_family():
-    spec = ModelSpec.from_config(BASE)
+    spec = DecoderSpec.from_config(BASE)
     assert (spec.head_dim, spec.num_kv_heads, spec.qkv_bias, spec.qk_norm) == (8, 4, False, False)
-    assert ModelSpec.from_config({**BASE, "model_type": "qwen2"}).qkv_bias
-    assert not ModelSpec.from_config({**BASE, "model_type": "qwen2"}).out_bias
-    assert ModelSpec.from_config({**BASE, "model_type": "qwen3"}).qk_norm
+    assert DecoderSpec.from_config({**BASE, "model_type": "qwen2"}).qkv_bias
+    assert not DecoderSpec.from_config({**BASE, "model_type": "qwen2"}).out_bias
+    assert DecoderSpec.from_config({**BASE, "model_type": "qwen3"}).qk_norm
 
 
 def test_old_and_new_spellings_of_rope_agree():
     scaling = {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
-    new = ModelSpec.from_config({**BASE, "rope_parameters": LLAMA3})
-    old = ModelSpec.from_config({**BASE, "rope_theta": 500000.0, "rope_scaling": scaling})
+    new = DecoderSpec.from_config({**BASE, "rope_parameters": LLAMA3})
+    old = DecoderSpec.from_config({**BASE, "rope_theta": 500000.0, "rope_scaling": scaling})
     assert new.rope == old.rope
-    assert ModelSpec.from_config({**BASE, "rope_theta": 5e5}).rope.theta == 5e5
+    assert DecoderSpec.from_config({**BASE, "rope_theta": 5e5}).rope.theta == 5e5
 
 
 def test_llama3_frequencies_are_those_of_transformers():
     config = LlamaConfig(hidden_size=512, num_attention_heads=4, rope_parameters=LLAMA3)
     expected, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
-    spec = ModelSpec.from_config(config.to_dict())
+    spec = DecoderSpec.from_config(config.to_dict())
     torch.testing.assert_close(spec.rope.frequencies(spec.head_dim), expected, rtol=1e-6, atol=0)

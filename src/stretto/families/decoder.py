@@ -1,16 +1,20 @@
-"""What a ``config.json`` says about a decoder of the Llama family, checked once. Owns no tensors."""
+"""What a ``config.json`` says about a decoder of the Llama family, checked once: what Stretto's own forwards compute,
+the engine's and the trainer's. Owns no tensors, and loads torch only where frequencies are computed.
+"""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from stretto.errors import DataError, nearest
 from stretto.families.facts import OWN_FORWARD
 from stretto.types import Json
 
-__all__ = ["ModelSpec", "Rope"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DecoderSpec", "Rope", "own_decoder"]
 
 _ROPE_TYPES = ("default", "llama3")
 
@@ -26,13 +30,15 @@ class Rope:
     high_freq_factor: float = 4.0
     original_positions: int = 8192
 
-    def frequencies(self, head_dim: int) -> torch.Tensor:
+    def frequencies(self, head_dim: int) -> "torch.Tensor":
         """Angle per position of each pair of dimensions [head_dim / 2], float32.
 
         ``theta ** (-2 i / head_dim)``. Under ``llama3`` wavelengths beyond ``original / low_freq_factor`` are slowed
         by ``factor``, those under ``original / high_freq_factor`` are kept, and those between are blended linearly in
         the number of turns over the original context (Llama 3 report, arXiv:2407.21783).
         """
+        import torch  # the only place: a recipe is checked without it
+
         plain = 1.0 / (self.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
         if self.kind == "default":
             return plain
@@ -43,7 +49,7 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class DecoderSpec:
     """The shape of a decoder: sizes, which projections have a bias, whether q and k are normalised per head."""
 
     family: str
@@ -62,9 +68,10 @@ class ModelSpec:
     qk_norm: bool
     max_positions: int
     rope: Rope
+    initializer_range: float
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Json]) -> "ModelSpec":
+    def from_config(cls, config: Mapping[str, Json]) -> "DecoderSpec":
         """Read a Hugging Face ``config.json``. What this engine would compute wrongly raises DataError."""
         family = str(config.get("model_type"))
         if family not in OWN_FORWARD:
@@ -100,7 +107,16 @@ class ModelSpec:
             qk_norm=family == "qwen3",
             max_positions=_size(config, "max_position_embeddings", default=2048),
             rope=_rope(config),
+            initializer_range=_number(config, "initializer_range", 0.02),
         )
+
+
+def own_decoder(config: Mapping[str, Json]) -> DecoderSpec | None:
+    """The decoder of ``config`` if Stretto has a forward of its own for it; transformers computes every other one."""
+    try:
+        return DecoderSpec.from_config(config)
+    except DataError:
+        return None
 
 
 def _refuse_unsupported(config: Mapping[str, Json]) -> None:
