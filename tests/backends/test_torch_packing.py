@@ -42,17 +42,17 @@ def test_packs_are_the_batch(random_batch, seed, budget, longest):
         assert pack.position_ids_M.numpy()[source].tolist() == before.tolist()
         assert pack.input_ids_M.numpy()[source].tolist() == tokens[places - 1].tolist()
         _transpose_holds(pack.source, len(pack.input_ids_M))
-        picked = pack.layout.pad.index[pack.layout.unpad]
+        picked = pack.layout.spelled.pad.index[pack.layout.spelled.unpad]
         assert picked.tolist() == list(range(len(pack.input_ids_M)))
 
 
 def _spelled(pack):
     """Token ids of every attention row without its padding (padding reads place 0 and is in no bag)."""
-    real = torch.zeros(len(pack.layout.pad.index), dtype=torch.bool)
-    real[pack.layout.pad.bag] = True
-    ids = pack.input_ids_M[pack.layout.pad.index]
+    real = torch.zeros(len(pack.layout.spelled.pad.index), dtype=torch.bool)
+    real[pack.layout.spelled.pad.bag] = True
+    ids = pack.input_ids_M[pack.layout.spelled.pad.index]
     rows, start = [], 0
-    for count, width in pack.layout.blocks:
+    for count, width in pack.layout.spelled.blocks:
         for i in range(count):
             part = slice(start + i * width, start + (i + 1) * width)
             length = int(real[part].sum())

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from stretto.engines.native.cache import KEYS, SHORT_KEYS, count_keys
 from stretto.engines.native.probe import probe_invariance
 from stretto.errors import EngineError
 from stretto.roles import Completion, Request, Sampling
@@ -80,6 +82,31 @@ def test_same_bits_in_any_schedule(tiny, collect):  # pitfall 22
         assert compared > (200 if tiny.own else 50)
 
     asyncio.run(main())
+
+
+def test_the_count_of_keys():
+    assert [count_keys(n, 64) for n in (1, 16, 17, 32, 33, 64, 65)] == [16, 16, 32, 32, 64, 64, 128]
+    assert {count_keys(n, 16) for n in range(1, KEYS + 1)} == {KEYS}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
+def test_no_count_of_keys_changes_a_bit(head_dim, dtype):
+    """A decoding row attends to what it has, however many keys its company makes it read."""
+    draw = torch.Generator().manual_seed(head_dim)
+    keys, values = (torch.randn(8, 4 * KEYS, head_dim, generator=draw).to(dtype) for _ in range(2))
+    for shared in (1, 2, 3, 4, 6, 8):
+        query = torch.randn(8, shared, head_dim, generator=draw).to(dtype)
+        for have in (1, 7, 15, 16, 17, 31, 32, 33, 50, 64):
+            outputs = []
+            for count in (*SHORT_KEYS, KEYS, 2 * KEYS, 4 * KEYS):
+                if count < have:
+                    continue
+                mask = torch.zeros(8, shared, count, dtype=dtype)
+                mask[:, :, have:] = float("-inf")
+                scores = torch.baddbmm(mask, query, keys[:, :count].transpose(1, 2), alpha=head_dim**-0.5)
+                outputs.append(torch.bmm(scores.softmax(dim=-1), values[:, :count]))
+            assert all(torch.equal(outputs[0], other) for other in outputs[1:]), (shared, have)
 
 
 def test_probe_passes_on_a_held_model(tiny):

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from stretto.backends.torch.attention import attend
 from stretto.backends.torch.kernels import gated, rms_norm, rotated
-from stretto.backends.torch.packing import AttentionLayout, Pack
+from stretto.backends.torch.layout import AttentionLayout
+from stretto.backends.torch.packing import Pack
 from stretto.backends.torch.parts import Parts
 from stretto.families.decoder import DecoderSpec
 from stretto.families.facts import LogitShape

@@ -18,9 +18,10 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from stretto.backends.torch.attention import attend, gather_rows
 from stretto.backends.torch.hf_config import check_weights
+from stretto.backends.torch.layout import AttentionLayout
 from stretto.backends.torch.loading import check_fit
 from stretto.backends.torch.logprobs import token_logprobs
-from stretto.backends.torch.packing import AttentionLayout, Pack, microbatches
+from stretto.backends.torch.packing import Pack, microbatches
 from stretto.backends.torch.parts import Parts
 from stretto.data.locations import folder_of
 from stretto.errors import DataError

@@ -3,12 +3,12 @@ sits; knows nothing of Models.
 
 Three things are left out of the forward pass because nothing depends on them: tokens after the last written one, that
 last one itself (it predicts nothing), and repeated prompts: trajectories of a micro-batch whose prompts are equal share
-one copy. Inside attention every trajectory is spelled out again (``AttentionLayout``), so sharing is exact.
+one copy. Every trajectory attends to it as to its own (``layout``), so sharing is exact.
 
-Shapes: M tokens of the packed row, N written tokens of the micro-batch, P places of the padded attention blocks.
+Shapes: M tokens of the packed row, N written tokens of the micro-batch.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,35 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stretto.backends.torch.layout import AttentionLayout, GatherIndex, Pieces, gather_index
 from stretto.errors import DataError
 from stretto.types import Batch
 
-__all__ = ["AttentionLayout", "GatherIndex", "Pack", "microbatches"]
+__all__ = ["Pack", "microbatches"]
 
 Places = NDArray[np.int64]
-
-SHORT = 32
-"""Trajectories up to this length share one attention block: padding costs less than another call."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GatherIndex:
-    """Rows ``index`` [K] of a matrix [M, ...], and its transpose: row m was taken to places
-    ``bag[bag_starts[m]:bag_starts[m + 1]]``, the last one up to the end of ``bag``."""
-
-    index: Tensor
-    bag: Tensor
-    bag_starts: Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AttentionLayout:
-    """Where packed tokens sit in right-padded blocks, one sequence a row: ``pad`` fills the P places of all blocks,
-    block i has ``blocks[i]`` = (rows, width), and packed token m is found at place ``unpad[m]``."""
-
-    pad: GatherIndex
-    unpad: Tensor
-    blocks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -176,41 +154,29 @@ def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
     row_M = np.repeat(np.arange(len(chosen)), lengths)
     position_M = np.arange(int(ends[-1])) - own_base[row_M]
 
-    def place(row: Places, t: Places) -> Places:
-        return np.where(t < firsts[row], prompt_base[row], own_base[row]) + t
-
+    pieces = Pieces(
+        firsts_R=firsts,
+        lasts_R=lasts,
+        prompt_base_R=prompt_base,
+        own_base_R=own_base,
+        prompts_R=rows.prompts_B[chosen],
+    )
     in_pack = np.full(len(rows.starts_B), -1)
     in_pack[chosen] = np.arange(len(chosen))
     kept = in_pack[rows.written_row] >= 0
     flat_N, row_N = rows.written[kept], in_pack[rows.written_row[kept]]
-    source_N = place(row_N, flat_N - starts[row_N] - 1)
+    source_N = pieces.place(row_N, flat_N - starts[row_N] - 1)
     groups = np.unique(rows.draws_B[chosen], return_inverse=True)[1]
-    # A row that adds no token of its own is attended to nowhere.
-    attending = np.flatnonzero(lengths > 0)
 
     def send(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
     tokens = rows.tokens.astype(np.int64)
-    pad, blocks, first_place = [], [], np.zeros(len(chosen), np.int64)
-    total = 0
-    for block in _blocks(attending, lasts):
-        width = int(lasts[block].max())
-        t = np.broadcast_to(np.arange(width), (len(block), width))
-        inside = t < lasts[block][:, None]
-        pad.append(np.where(inside, place(np.broadcast_to(block[:, None], t.shape), t), -1).ravel())
-        first_place[block] = total + np.arange(len(block)) * width
-        blocks.append((len(block), width))
-        total += len(block) * width
     return Pack(
         input_ids_M=send(tokens[starts[row_M] + position_M]),
         position_ids_M=send(position_M),
-        layout=AttentionLayout(
-            pad=_gather_index(np.concatenate(pad), len(row_M), device),
-            unpad=send(first_place[row_M] + position_M),
-            blocks=tuple(blocks),
-        ),
-        source=_gather_index(source_N, len(row_M), device),
+        layout=AttentionLayout(pieces, len(row_M), device),
+        source=gather_index(source_N, len(row_M), device),
         targets_N=send(tokens[flat_N]),
         flat_N=send(flat_N),
         rows_N=send(row_N),
@@ -218,29 +184,4 @@ def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
         groups_R=send(groups),
         num_groups=int(groups.max()) + 1,
         inverse_temperature_N=send(rows.inverse_temperature_B[chosen][row_N]),
-    )
-
-
-def _blocks(rows: Places, lengths: Places) -> Sequence[Places]:
-    """Rows by length, longest first, cut where a row is shorter than half of its block (unless all are short)."""
-    order = rows[np.argsort(-lengths[rows], kind="stable")]
-    blocks: list[Places] = []
-    start = 0
-    for i in range(1, len(order) + 1):
-        longest = lengths[order[start]]
-        if i == len(order) or (longest > SHORT and 2 * lengths[order[i]] < longest):
-            blocks.append(order[start:i])
-            start = i
-    return blocks
-
-
-def _gather_index(index: Places, size: int, device: torch.device) -> GatherIndex:
-    """``index`` into ``size`` rows; -1 is padding, which reads row 0 and gives nothing back."""
-    bag = np.argsort(index, kind="stable")
-    bag = bag[int((index < 0).sum()) :]
-    starts = np.searchsorted(index[bag], np.arange(size))
-    return GatherIndex(
-        index=torch.from_numpy(np.maximum(index, 0)).to(device),
-        bag=torch.from_numpy(bag).to(device),
-        bag_starts=torch.from_numpy(starts).to(device),
     )

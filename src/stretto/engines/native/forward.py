@@ -3,7 +3,7 @@
 ``model.Decoder`` is Stretto's own for the Llama family, ``hugging_face.HuggingFaceForward`` runs a module of
 transformers. Everything else (slots, prefill, sampling, windows, probe) is one code. Batch invariance is the
 implementation's part of the bargain: a row's bits must not depend on its company, given rows x tokens in multiples of
-``ROWS`` and keys in multiples of ``KEYS``.
+``ROWS`` and keys as ``count_keys`` counts them.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Forward(Protocol):
         """Last hidden states [R, C, hidden] of tokens ``ids`` [R, C] at ``positions`` [R, C], int64.
 
         Row r of ``ids`` continues row ``first + r`` of the cache, whose keys and values at ``positions`` are written.
-        ``num_keys`` (a multiple of KEYS) is past every position; R x C is a multiple of ROWS.
+        ``num_keys`` (of ``count_keys``) is past every position; R x C is a multiple of ROWS.
         """
         ...
 

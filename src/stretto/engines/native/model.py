@@ -1,9 +1,9 @@
 """Stretto's own forward of a Llama-family decoder over a preallocated KV cache. Owns no requests and no sampling.
 
 Batch invariance. A row's bits must not depend on its company, so every operation here treats rows alone, and the
-shapes that could choose another kernel are fixed: callers give rows x tokens in multiples of ``ROWS``, keys are read in
-multiples of ``KEYS`` (masked past a row's own length, where a zero weight meets a finite stale value), and there is one
-attention path, two batched products around a softmax.
+shapes that could choose another kernel are fixed: callers give rows x tokens in multiples of ``ROWS``, as many keys are
+read as ``count_keys`` says (masked past a row's own length, where a zero weight meets a finite stale value), and there
+is one attention path, two batched products around a softmax.
 """
 
 import torch
@@ -28,8 +28,6 @@ class Decoder:
         angles = torch.arange(max_len, dtype=torch.float32)[:, None] * spec.rope.frequencies(spec.head_dim)
         self._turns = torch.complex(angles.cos(), angles.sin()).to(device)
         self._columns = torch.arange(max_len, device=device)
-        self._hidden_shape = (spec.hidden,)
-        self._head_shape = (spec.head_dim,)
 
     def new_cache(self, rows: int, length: int) -> KVCache:
         """An empty cache."""
@@ -56,18 +54,18 @@ class Decoder:
         place = cache.places(first, positions)
         mask = self._mask(positions, num_keys)
         for index, layer in enumerate(weights.layers):
-            inner = F.rms_norm(state, self._hidden_shape, layer.input_norm, self._spec.norm_eps)
+            inner = _rms_norm(state, layer.input_norm, self._spec.norm_eps)
             qkv = self._rotated(layer, F.linear(inner, layer.qkv, layer.qkv_bias), turns)
             mixed = self._attend(qkv, cache.tensor[index], first, (rows, chunk, num_keys), place, mask)
             state = state + F.linear(mixed, layer.out, layer.out_bias)
-            inner = F.rms_norm(state, self._hidden_shape, layer.post_norm, self._spec.norm_eps)
+            inner = _rms_norm(state, layer.post_norm, self._spec.norm_eps)
             gate, up = F.linear(inner, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             state = state + F.linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
         return state.view(rows, chunk, -1)
 
     def logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
         """As ``Forward.logits``."""
-        inner = F.rms_norm(hidden, self._hidden_shape, weights.norm, self._spec.norm_eps)
+        inner = _rms_norm(hidden, weights.norm, self._spec.norm_eps)
         return F.linear(inner, weights.head).float()
 
     def _rotated(self, layer: LayerWeights, qkv: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
@@ -76,7 +74,7 @@ class Decoder:
         heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
         turning = heads[:, : spec.num_heads + spec.num_kv_heads]
         if layer.qk_norm is not None:
-            turning.copy_(F.rms_norm(turning, self._head_shape, None, spec.norm_eps).mul_(layer.qk_norm))
+            turning.copy_(_rms_norm(turning, layer.qk_norm, spec.norm_eps))
         if self._dtype == torch.float32:
             torch.view_as_complex(turning.unflatten(-1, (-1, 2))).mul_(turns)
         else:
@@ -116,3 +114,10 @@ class Decoder:
         mask = torch.zeros(hidden.shape, dtype=self._dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
         shape = (rows, spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, chunk, num_keys)
         return mask[:, None, None].expand(shape).reshape(shape[0] * shape[1], shape[2] * chunk, num_keys)
+
+
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """``w * x / sqrt(mean(x^2) + eps)`` over the last dimension, in float32, as x; the trainer's steps in its order."""
+    wide = x.float()
+    scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (wide * scale).mul_(weight).to(x.dtype)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from stretto.engines.native.cache import KEYS, ROWS, round_up
+from stretto.engines.native.cache import ROWS, round_up
 from stretto.engines.native.forward import Forward, HeldWeights
 from stretto.types import Ints
 
@@ -56,7 +56,7 @@ class Prefill:
                 first, after = int(here[0]), int(here[-1]) + 1
                 position = torch.arange(start, start + size, device=self._device).expand(after - first, size)
                 chunk = on_device[first:after, start : start + size]
-                keys = round_up(start + size, KEYS)
+                keys = self.cache.keys(start + size)
                 state = forward.hidden(weights, self.cache, first, chunk, position, keys)
                 ends = here[padded[here] == start + size]
                 if len(ends):

@@ -281,7 +281,7 @@ class Scheduler:
         slots = self._slots
         active = slots.active
         rows = round_up(active, ROWS)
-        keys = round_up(int(slots.position[:active].max()) + 1, KEYS)
+        keys = cache.keys(int(slots.position[:active].max()) + 1)
         ids = torch.from_numpy(slots.token[:rows, None]).to(self._device)
         positions = torch.from_numpy(slots.position[:rows, None]).to(self._device)
         state = self._forward.hidden(weights, cache, 0, ids, positions, keys)

@@ -1,0 +1,293 @@
+"""Where the tokens of a packed row stand in attention: padded blocks of sequences, one of two ways.
+
+    spelled   every sequence written out from its first token: for attention that torch computes as it comes
+    shared    a prompt attends once, and the completions of its trajectories attend to it and to themselves:
+
+              |<- P ->|<- C ->|
+       n rows |prompt |own    |   a cluster; blocks hold G clusters of like sizes, or plain rows (P = 0)
+
+Both are exact and made when first asked for. Padding stands to the right of a prompt and of a completion.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["AttentionLayout", "Block", "GatherIndex", "Pieces", "SharedLayout", "SpelledLayout", "gather_index"]
+
+Places = NDArray[np.int64]
+
+SHORT = 32
+"""Rows up to this length share one block: padding costs less than another call."""
+WIDE = 2**17
+"""Scores of a row against what it sees, beyond which it is spelled out: they would take more room than its states."""
+SPARE = 2**15
+"""Scores of padding that cost less than another block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GatherIndex:
+    """Rows ``index`` [K] of a matrix [M, ...], and its transpose: row m was taken to places
+    ``bag[bag_starts[m]:bag_starts[m + 1]]``, the last one up to the end of ``bag``."""
+
+    index: Tensor
+    bag: Tensor
+    bag_starts: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpelledLayout:
+    """``pad`` fills the places of all blocks, block i has ``blocks[i]`` = (rows, width), and packed token m is found at
+    place ``unpad[m]``."""
+
+    pad: GatherIndex
+    unpad: Tensor
+    blocks: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Block:
+    """``clusters`` of ``rows`` completions of ``own`` tokens behind a prompt of ``prompt`` tokens, all padded.
+
+    Their places begin at ``start``, those of the prompts' keys at ``prompt_start``. ``hidden`` [clusters, prompt] is
+    -inf at a prompt's padding, None where there is none.
+    """
+
+    clusters: int
+    rows: int
+    own: int
+    prompt: int
+    start: int
+    prompt_start: int
+    hidden: Tensor | None
+
+    @property
+    def places(self) -> slice:
+        """Its queries, and its own keys."""
+        return slice(self.start, self.start + self.clusters * self.rows * self.own)
+
+    @property
+    def prompt_places(self) -> slice:
+        """Its prompts' keys."""
+        return slice(self.prompt_start, self.prompt_start + self.clusters * self.prompt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedLayout:
+    """``queries`` [P] are the packed tokens at the places of all blocks, ``keys`` [P + prompts] those and behind them
+    the prompts of the blocks; packed token m is found at place ``unpad[m]``."""
+
+    queries: Tensor
+    keys: GatherIndex
+    unpad: Tensor
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pieces:
+    """The R trajectories of a pack. Token t of one is packed at ``prompt_base + t`` inside its prompt, of ``firsts``
+    tokens, and at ``own_base + t`` after it, up to ``lasts``; ``prompts`` tells equal prompts by equal numbers."""
+
+    firsts_R: Places
+    lasts_R: Places
+    prompt_base_R: Places
+    own_base_R: Places
+    prompts_R: Places
+
+    def place(self, row: Places, t: Places) -> Places:
+        """Where tokens are packed."""
+        return np.where(t < self.firsts_R[row], self.prompt_base_R[row], self.own_base_R[row]) + t
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Planned:
+    """A block in the making: ``tokens`` [clusters, rows, own] and ``prompts`` [clusters, P] as packed places, -1 for
+    padding; ``counted`` are the tokens whose outputs are taken from here."""
+
+    tokens: Places
+    prompts: Places
+    counted: NDArray[np.bool_]
+
+
+class AttentionLayout:
+    """The layouts of a pack of ``num_tokens`` tokens."""
+
+    def __init__(self, pieces: Pieces, num_tokens: int, device: torch.device) -> None:
+        self._pieces, self._num_tokens, self._device = pieces, num_tokens, device
+
+    @cached_property
+    def spelled(self) -> SpelledLayout:
+        """Every sequence from its first token."""
+        pieces = self._pieces
+        # A row that adds no token of its own is attended to nowhere, unless it brings the prompt.
+        rows = _bringing(pieces)
+        planned = [_plain(pieces, block, pieces.firsts_R * 0) for block in blocks_of(rows, pieces.lasts_R)]
+        return SpelledLayout(
+            pad=gather_index(np.concatenate([p.tokens.ravel() for p in planned]), self._num_tokens, self._device),
+            unpad=self._unpad(planned),
+            blocks=tuple((p.tokens.shape[0], p.tokens.shape[2]) for p in planned),
+        )
+
+    @cached_property
+    def shared(self) -> SharedLayout:
+        """Every prompt once."""
+        planned = list(_shared_plan(self._pieces))
+        queries = np.concatenate([p.tokens.ravel() for p in planned])
+        keys = np.concatenate([queries, *(p.prompts.ravel() for p in planned)])
+        blocks, start, prompt_start = [], 0, len(queries)
+        for p in planned:
+            hidden = None
+            if (p.prompts < 0).any():
+                hidden = torch.zeros(p.prompts.shape).masked_fill_(torch.from_numpy(p.prompts < 0), float("-inf"))
+                hidden = hidden.to(self._device)
+            clusters, rows, own = p.tokens.shape
+            blocks.append(
+                Block(
+                    clusters=clusters,
+                    rows=rows,
+                    own=own,
+                    prompt=p.prompts.shape[1],
+                    start=start,
+                    prompt_start=prompt_start,
+                    hidden=hidden,
+                )
+            )
+            start += p.tokens.size
+            prompt_start += p.prompts.size
+        return SharedLayout(
+            queries=torch.from_numpy(np.maximum(queries, 0)).to(self._device),
+            keys=gather_index(keys, self._num_tokens, self._device),
+            unpad=self._unpad(planned),
+            blocks=tuple(blocks),
+        )
+
+    def _unpad(self, planned: Sequence[_Planned]) -> Tensor:
+        unpad = np.zeros(self._num_tokens, np.int64)
+        start = 0
+        for p in planned:
+            unpad[p.tokens[p.counted]] = start + np.flatnonzero(p.counted)
+            start += p.tokens.size
+        return torch.from_numpy(unpad).to(self._device)
+
+
+def _bringing(pieces: Pieces) -> Places:
+    """Rows that spell out all packed tokens: those with tokens of their own, and one for a prompt that has none."""
+    own = pieces.lasts_R > pieces.firsts_R
+    alone = ~np.isin(pieces.prompts_R, pieces.prompts_R[own])
+    first = np.unique(pieces.prompts_R, return_index=True)[1]
+    return np.flatnonzero(own | (alone & np.isin(np.arange(len(own)), first)))
+
+
+def _shared_plan(pieces: Pieces) -> Iterator[_Planned]:
+    """Blocks of plain rows, then blocks of clusters."""
+    own = pieces.lasts_R - pieces.firsts_R
+    plain: list[int] = []
+    counted_from = np.zeros(len(own), np.int64)
+    ends = pieces.lasts_R.copy()
+    clusters: list[Places] = []
+    extra: list[int] = []
+    for prompt in np.unique(pieces.prompts_R):
+        rows = np.flatnonzero(pieces.prompts_R == prompt)
+        attending = rows[own[rows] > 0]
+        if len(attending) < 2:
+            plain.append(int(attending[0] if len(attending) else rows[0]))
+            continue
+        extra.append(int(rows[0]))
+        long = own[attending] * pieces.lasts_R[attending] > WIDE
+        plain += attending[long].tolist()
+        counted_from[attending[long]] = pieces.firsts_R[attending[long]]
+        clusters += blocks_of(attending[~long], own)
+    for block in blocks_of(np.asarray(plain, np.int64), ends):
+        yield _plain(pieces, block, counted_from)
+    # Prompts of clusters: whole, and nothing behind them.
+    prompts = Pieces(
+        firsts_R=pieces.firsts_R,
+        lasts_R=pieces.firsts_R,
+        prompt_base_R=pieces.prompt_base_R,
+        own_base_R=pieces.own_base_R,
+        prompts_R=pieces.prompts_R,
+    )
+    for block in blocks_of(np.asarray(extra, np.int64), prompts.lasts_R):
+        yield _plain(prompts, block, np.zeros(len(own), np.int64))
+    for together in _alike(clusters, own, pieces.firsts_R):
+        yield _clustered(pieces, together, own)
+
+
+def _plain(pieces: Pieces, rows: Places, counted_from: Places) -> _Planned:
+    """Rows from their first tokens on."""
+    width = int(pieces.lasts_R[rows].max())
+    t = np.broadcast_to(np.arange(width), (len(rows), width))
+    inside = t < pieces.lasts_R[rows][:, None]
+    row = np.broadcast_to(rows[:, None], t.shape)
+    tokens = np.where(inside, pieces.place(row, t), -1)[:, None]
+    counted = (inside & (t >= counted_from[rows][:, None]))[:, None]
+    return _Planned(tokens=tokens, prompts=np.zeros((len(rows), 0), np.int64), counted=counted)
+
+
+def _clustered(pieces: Pieces, clusters: Sequence[Places], own: Places) -> _Planned:
+    """Clusters side by side."""
+    most = max(len(rows) for rows in clusters)
+    row = np.full((len(clusters), most), -1)
+    for place, rows in enumerate(clusters):
+        row[place, : len(rows)] = rows
+    width = int(own[row[row >= 0]].max())
+    t = pieces.firsts_R[row][:, :, None] + np.arange(width)
+    inside = (t < pieces.lasts_R[row][:, :, None]) & (row >= 0)[:, :, None]
+    tokens = np.where(inside, pieces.place(np.broadcast_to(row[:, :, None], t.shape), t), -1)
+    first = row[:, 0]
+    at = np.arange(int(pieces.firsts_R[first].max()))
+    known = at < pieces.firsts_R[first][:, None]
+    prompts = np.where(known, pieces.prompt_base_R[first][:, None] + at, -1)
+    return _Planned(tokens=tokens, prompts=prompts, counted=inside)
+
+
+def _alike(clusters: Sequence[Places], own: Places, firsts: Places) -> Iterator[list[Places]]:
+    """Clusters for one block each: padding to the largest of a block at most doubles its scores, or costs little."""
+
+    def sizes(rows: Places) -> tuple[int, int, int]:
+        return len(rows), int(own[rows].max()), int(firsts[rows[0]])
+
+    together: list[Places] = []
+    largest, real = (0, 0, 0), 0
+    for rows in sorted(clusters, key=lambda rows: (*(-n for n in sizes(rows)), int(rows[0]))):
+        count, width, prompt = sizes(rows)
+        new = max(largest[0], count), max(largest[1], width), max(largest[2], prompt)
+        padded = (len(together) + 1) * new[0] * new[1] * (new[1] + new[2])
+        scores = real + count * width * (width + prompt)
+        if together and (padded > 16 * WIDE or padded - scores > max(scores, SPARE)):
+            yield together
+            together, new, scores = [], (count, width, prompt), count * width * (width + prompt)
+        together.append(rows)
+        largest, real = new, scores
+    if together:
+        yield together
+
+
+def blocks_of(rows: Places, lengths: Places) -> list[Places]:
+    """Rows by length, longest first, cut where a row is shorter than half of its block (unless all are short)."""
+    order = rows[np.argsort(-lengths[rows], kind="stable")]
+    blocks: list[Places] = []
+    start = 0
+    for i in range(1, len(order) + 1):
+        longest = lengths[order[start]]
+        if i == len(order) or (longest > SHORT and 2 * lengths[order[i]] < longest):
+            blocks.append(order[start:i])
+            start = i
+    return blocks
+
+
+def gather_index(index: Places, size: int, device: torch.device) -> GatherIndex:
+    """``index`` into ``size`` rows; -1 is padding, which reads row 0 and gives nothing back."""
+    bag = np.argsort(index, kind="stable")
+    bag = bag[int((index < 0).sum()) :]
+    starts = np.searchsorted(index[bag], np.arange(size))
+    return GatherIndex(
+        index=torch.from_numpy(np.maximum(index, 0)).to(device),
+        bag=torch.from_numpy(bag).to(device),
+        bag_starts=torch.from_numpy(starts).to(device),
+    )
