@@ -57,11 +57,13 @@ def check(batch, seed):
     wide=st.sampled_from([1, 400, 2**17]),
     flash_from=st.sampled_from([1, 20, 96]),
     spare=st.sampled_from([0, 2**15]),
+    small=st.sampled_from([0, 30, 96]),
 )
-def test_every_layout_is_exact(random_batch, seed, groups, siblings, longest, wide, flash_from, spare):
+def test_every_layout_is_exact(random_batch, seed, groups, siblings, longest, wide, flash_from, spare, small):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "WIDE", wide)
         patch.setattr(layout, "SPARE", spare)
+        patch.setattr(layout, "SMALL", small)
         patch.setattr(attention, "_FLASH_FROM", flash_from)
         check(random_batch(seed, groups=groups, siblings=siblings, longest=longest), seed)
 

@@ -15,6 +15,7 @@ from stretto.runtime.driver import Driver
 from stretto.runtime.evaluation import EvalResult, evaluate
 from stretto.runtime.exports import export_model
 from stretto.runtime.parts import Parts
+from stretto.runtime.process import tuned_memory
 from stretto.runtime.recording import Recorder
 from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore, word_for
 
@@ -34,7 +35,8 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
             at = await _restore(parts, job, store.found.taken)
             recorder = Recorder(store)
             driver = Driver(job, parts, recorder, stop)
-            await driver.run(at)
+            with tuned_memory():
+                await driver.run(at)
             await parts.worker.call(export_model, parts.backend, job.exports, parts.tokenizer, store.path / EXPORT)
         status = "done"
     except Interrupted as interrupted:
@@ -68,7 +70,8 @@ async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, Ev
         if checkpoint is not None:
             await parts.worker.call(parts.backend.load, checkpoint.path)
         await parts.publish(0)
-        return {eval_set.name: await evaluate(parts, eval_set) for eval_set in sets}
+        with tuned_memory():
+            return {eval_set.name: await evaluate(parts, eval_set) for eval_set in sets}
 
 
 def _resume_of(job: Job, store: RunStore) -> str:

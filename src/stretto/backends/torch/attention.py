@@ -96,7 +96,7 @@ def _padded(query: Tensor, key: Tensor, value: Tensor, layout: SharedLayout) -> 
 
 
 def _is_wide(block: Block) -> bool:
-    return not block.prompt and block.own >= _FLASH_FROM
+    return block.causal and not block.prompt and block.own >= _FLASH_FROM
 
 
 def _queries(block: Block, x: Tensor) -> Tensor:
@@ -139,19 +139,18 @@ def _from_prompts(block: Block, x: Tensor, like: Tensor) -> Tensor:
 
 def _forward(block: Block, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, list[Tensor]]:
     """The outputs at the block's places, and what its backward pass needs: the probabilities [G K n, S C, P + C]."""
-    places, heads, shared = block.places, q.shape[1], q.shape[2]
+    places, heads = block.places, q.shape[1]
     query = _queries(block, q[places])
-    hidden = torch.full((block.own, block.own), float("-inf"), device=q.device).triu_(1).repeat(shared, 1)
-    scores = torch.baddbmm(hidden, query, _own(block, k[places]).transpose(1, 2), alpha=scale)
+    scores = torch.bmm(query, _own(block, k[places]).transpose(1, 2)).mul_(scale)
+    scores.view(block.clusters, -1, block.own, block.own).add_(block.mask)
     if not block.prompt:
         probs = scores.softmax(dim=-1)
         return _from_queries(block, torch.bmm(probs, _own(block, v[places])), q), [probs]
     together = query.view(block.clusters * heads, -1, query.shape[2])
     keys = _prompts(block, k[block.prompt_places]).transpose(1, 2)
-    if block.hidden is None:
-        ahead = torch.bmm(together, keys).mul_(scale)
-    else:
-        ahead = torch.baddbmm(block.hidden.repeat_interleave(heads, 0)[:, None], together, keys, alpha=scale)
+    ahead = torch.bmm(together, keys).mul_(scale)
+    if block.prompt_mask is not None:
+        ahead.view(block.clusters, -1, block.prompt).add_(block.prompt_mask[:, None])
     probs = torch.cat((ahead.view(*scores.shape[:2], block.prompt), scores), dim=-1).softmax(dim=-1)
     of_prompt, of_own = _split(block, probs, heads)
     mixed = torch.bmm(of_own, _own(block, v[places]))

@@ -1,16 +1,19 @@
 """Where the tokens of a packed row stand in attention: padded blocks of sequences, one of two ways.
 
     spelled   every sequence written out from its first token: for attention that torch computes as it comes
-    shared    a prompt attends once, and the completions of its trajectories attend to it and to themselves:
+    shared    a prompt attends once, and the completions of its trajectories attend to it and to themselves
+
+Of the second kind there are two forms. A family of trajectories that is small all together is one row under a mask: the
+prompt, then completion by completion. Of a larger one the prompt is a row, and its completions are clusters:
 
               |<- P ->|<- C ->|
-       n rows |prompt |own    |   a cluster; blocks hold G clusters of like sizes, or plain rows (P = 0)
+       n rows |prompt |own    |   blocks hold G clusters of like sizes, or G rows (n = 1, P = 0)
 
-Both are exact and made when first asked for. Padding stands to the right of a prompt and of a completion.
+Everything is exact and made when first asked for. Padding stands to the right of a row, a prompt and a completion.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +29,8 @@ SHORT = 32
 """Rows up to this length share one block: padding costs less than another call."""
 WIDE = 2**17
 """Scores of a row against what it sees, beyond which it is spelled out: they would take more room than its states."""
+SMALL = 96
+"""Tokens of a family that are attended to together: more scores, but products of a size that is fast."""
 SPARE = 2**15
 """Scores of padding that cost less than another block."""
 
@@ -54,8 +59,9 @@ class SpelledLayout:
 class Block:
     """``clusters`` of ``rows`` completions of ``own`` tokens behind a prompt of ``prompt`` tokens, all padded.
 
-    Their places begin at ``start``, those of the prompts' keys at ``prompt_start``. ``hidden`` [clusters, prompt] is
-    -inf at a prompt's padding, None where there is none.
+    Their places begin at ``start``, those of the prompts' keys at ``prompt_start``. ``mask`` [clusters or 1, 1, own,
+    own] is -inf where a token (row) does not see another; ``prompt_mask`` [clusters, prompt] at a prompt's padding,
+    None where there is none. ``causal``: the mask is no other than that of a sequence.
     """
 
     clusters: int
@@ -64,7 +70,9 @@ class Block:
     prompt: int
     start: int
     prompt_start: int
-    hidden: Tensor | None
+    mask: Tensor
+    prompt_mask: Tensor | None
+    causal: bool
 
     @property
     def places(self) -> slice:
@@ -107,11 +115,21 @@ class Pieces:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Planned:
     """A block in the making: ``tokens`` [clusters, rows, own] and ``prompts`` [clusters, P] as packed places, -1 for
-    padding; ``counted`` are the tokens whose outputs are taken from here."""
+    padding; ``counted`` are the tokens whose outputs are taken from here. ``branches`` [clusters, own], of rows that
+    are families: which completion a token belongs to, -1 for the prompt."""
 
     tokens: Places
     prompts: Places
     counted: NDArray[np.bool_]
+    branches: Places | None = None
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Which token (row) sees which (column), [clusters or 1, own, own]: earlier ones of branch or prompt."""
+        earlier = np.tri(self.tokens.shape[2], dtype=bool)[None]
+        if self.branches is None:
+            return earlier
+        own, other = self.branches[:, :, None], self.branches[:, None, :]
+        return earlier & ((other < 0) | (other == own))
 
 
 class AttentionLayout:
@@ -141,10 +159,6 @@ class AttentionLayout:
         keys = np.concatenate([queries, *(p.prompts.ravel() for p in planned)])
         blocks, start, prompt_start = [], 0, len(queries)
         for p in planned:
-            hidden = None
-            if (p.prompts < 0).any():
-                hidden = torch.zeros(p.prompts.shape).masked_fill_(torch.from_numpy(p.prompts < 0), float("-inf"))
-                hidden = hidden.to(self._device)
             clusters, rows, own = p.tokens.shape
             blocks.append(
                 Block(
@@ -154,7 +168,9 @@ class AttentionLayout:
                     prompt=p.prompts.shape[1],
                     start=start,
                     prompt_start=prompt_start,
-                    hidden=hidden,
+                    mask=self._minus_infinity(~p.mask()[:, None]),
+                    prompt_mask=self._minus_infinity(p.prompts < 0) if (p.prompts < 0).any() else None,
+                    causal=p.branches is None,
                 )
             )
             start += p.tokens.size
@@ -165,6 +181,10 @@ class AttentionLayout:
             unpad=self._unpad(planned),
             blocks=tuple(blocks),
         )
+
+    def _minus_infinity(self, where: NDArray[np.bool_]) -> Tensor:
+        """To be added to scores."""
+        return torch.from_numpy(np.where(where, np.float32(-np.inf), np.float32(0))).to(self._device)
 
     def _unpad(self, planned: Sequence[_Planned]) -> Tensor:
         unpad = np.zeros(self._num_tokens, np.int64)
@@ -184,38 +204,57 @@ def _bringing(pieces: Pieces) -> Places:
 
 
 def _shared_plan(pieces: Pieces) -> Iterator[_Planned]:
-    """Blocks of plain rows, then blocks of clusters."""
+    """Blocks of small families, of rows alone, of prompts, and of clusters."""
     own = pieces.lasts_R - pieces.firsts_R
-    plain: list[int] = []
+    alone, prompts, small = list[int](), list[int](), list[Places]()
     counted_from = np.zeros(len(own), np.int64)
-    ends = pieces.lasts_R.copy()
     clusters: list[Places] = []
-    extra: list[int] = []
-    for prompt in np.unique(pieces.prompts_R):
-        rows = np.flatnonzero(pieces.prompts_R == prompt)
+    order = np.argsort(pieces.prompts_R, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(pieces.prompts_R[order])) + 1):
         attending = rows[own[rows] > 0]
         if len(attending) < 2:
-            plain.append(int(attending[0] if len(attending) else rows[0]))
-            continue
-        extra.append(int(rows[0]))
-        long = own[attending] * pieces.lasts_R[attending] > WIDE
-        plain += attending[long].tolist()
-        counted_from[attending[long]] = pieces.firsts_R[attending[long]]
-        clusters += blocks_of(attending[~long], own)
-    for block in blocks_of(np.asarray(plain, np.int64), ends):
+            alone.append(int(attending[0] if len(attending) else rows[0]))
+        elif pieces.firsts_R[rows[0]] + own[attending].sum() <= SMALL:
+            small.append(attending)
+        else:
+            prompts.append(int(rows[0]))
+            long = own[attending] * pieces.lasts_R[attending] > WIDE
+            alone += attending[long].tolist()
+            counted_from[attending[long]] = pieces.firsts_R[attending[long]]
+            clusters += blocks_of(attending[~long], own)
+    if small:
+        yield _families(pieces, small, own)
+    for block in blocks_of(np.asarray(alone, np.int64), pieces.lasts_R):
         yield _plain(pieces, block, counted_from)
-    # Prompts of clusters: whole, and nothing behind them.
-    prompts = Pieces(
-        firsts_R=pieces.firsts_R,
-        lasts_R=pieces.firsts_R,
-        prompt_base_R=pieces.prompt_base_R,
-        own_base_R=pieces.own_base_R,
-        prompts_R=pieces.prompts_R,
-    )
-    for block in blocks_of(np.asarray(extra, np.int64), prompts.lasts_R):
-        yield _plain(prompts, block, np.zeros(len(own), np.int64))
+    only_prompts = replace(pieces, lasts_R=pieces.firsts_R)
+    for block in blocks_of(np.asarray(prompts, np.int64), pieces.firsts_R):
+        yield _plain(only_prompts, block, np.zeros(len(own), np.int64))
     for together in _alike(clusters, own, pieces.firsts_R):
         yield _clustered(pieces, together, own)
+
+
+def _families(pieces: Pieces, families: Sequence[Places], own: Places) -> _Planned:
+    """Each family as one row: its prompt, then its completions one behind the other."""
+    rows = np.concatenate(families)
+    family_of = np.repeat(np.arange(len(families)), [len(f) for f in families])
+    first = np.asarray([f[0] for f in families])
+    prompt = pieces.firsts_R[first]
+    # Where each completion begins in its family's row.
+    before = np.cumsum(own[rows]) - own[rows]
+    begin = prompt[family_of] + before - before[np.searchsorted(family_of, family_of)]
+    width = int((begin + own[rows]).max())
+    tokens, branches = (np.full((len(families), width), -1) for _ in range(2))
+    at = np.arange(width)
+    family, t = np.nonzero(at < prompt[:, None])
+    tokens[family, t] = pieces.prompt_base_R[first][family] + t
+    row = np.repeat(np.arange(len(rows)), own[rows])
+    t = np.arange(len(row)) - np.repeat(before, own[rows])
+    tokens[family_of[row], begin[row] + t] = (pieces.own_base_R + pieces.firsts_R)[rows[row]] + t
+    branches[family_of[row], begin[row] + t] = row
+    tokens = tokens[:, None]
+    return _Planned(
+        tokens=tokens, prompts=np.zeros((len(families), 0), np.int64), counted=tokens >= 0, branches=branches
+    )
 
 
 def _plain(pieces: Pieces, rows: Places, counted_from: Places) -> _Planned:
