@@ -41,7 +41,7 @@ def recipe_of(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     return merge(recipe, job["overrides"])
 
 
-def curve_of(view: RunView, per_draw: int) -> dict[str, list[Any]]:
+def curve_of(view: RunView, per_draw: int, *, from_pairs: bool) -> dict[str, list[Any]]:
     """Held-out accuracy after so many samples, those of dropped groups too; what the critic explains, if there is one;
     and the share of held-out pairs that are ordered rightly, if it learned from pairs."""
     samples = 0
@@ -54,7 +54,7 @@ def curve_of(view: RunView, per_draw: int) -> dict[str, list[Any]]:
                 samples += per_draw
             case EvalBody(name="exam") as body:
                 points.append([samples, body.accuracy])
-            case EvalBody(name="held_out") as body:
+            case EvalBody(name="held_out") as body if from_pairs:
                 pairs.append([samples, body.accuracy])
             case StepBody() as body if "credit/explained_variance" in body.metrics:
                 explained.append(body.metrics["credit/explained_variance"])
@@ -68,7 +68,9 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     recipe = recipe_from_mapping(recipe_of(job, Path(sys.argv[2]).parent))
     view = start(recipe)
-    Path(sys.argv[2]).write_text(json.dumps({**curve_of(view, job["per_draw"]), "cpu_s": view.cpu_s}))
+    Path(sys.argv[2]).write_text(
+        json.dumps({**curve_of(view, job["per_draw"], from_pairs=bool(job.get("pairs"))), "cpu_s": view.cpu_s})
+    )
 
 
 if __name__ == "__main__":
