@@ -83,6 +83,7 @@ def _trials() -> Iterator[tuple[str, bool, Callable[[], str]]]:
     threads = _threads()  # before a run sets its own
     yield "a run of one step on the CPU", True, lambda: _run("float32", "cpu", deterministic=True)
     yield "the same in bfloat16", False, lambda: _run("bfloat16", "cpu", deterministic=False)
+    yield "matrix products on the CPU, one thread", False, _products
     if threads > 1:
         yield f"batch invariance at {threads} threads", False, lambda: _invariance(threads)
     for device in _gpus():
@@ -141,6 +142,26 @@ def _run(dtype: str, device: str, *, deterministic: bool) -> str:
     view = start(_recipe(dtype, device, deterministic), hint="trial")
     proved = "native engine, torch backend, reward process, checkpoint"
     return f"{proved}{', batch-invariant' if deterministic else ''}: {view.status}"
+
+
+def _products() -> str:
+    """Rates of the products of a layer, forward and backward; what they say about the choice of dtype."""
+    import torch
+
+    torch.set_num_threads(1)
+    rates: dict[str, float] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight = torch.ones(256, 512, dtype=dtype), torch.ones(1024, 512, dtype=dtype)
+        y = x @ weight.T  # the first of its kind sets things up
+        start = time.process_time()
+        for product in (lambda x=x, w=weight: x @ w.T, lambda y=y, w=weight: y @ w, lambda y=y, x=x: y.T @ x):
+            product()
+        seconds = max(time.process_time() - start, 1e-6)
+        rates[str(dtype).removeprefix("torch.")] = 3 * 2 * 256 * 512 * 1024 / seconds / 1e9
+    told = ", ".join(f"{name} {rate:.0f} GFLOP/s" for name, rate in rates.items())
+    if rates["bfloat16"] >= rates["float32"]:
+        return f"{told}: set backend.dtype and engine.dtype to bfloat16 for large models"
+    return f"{told}: keep dtype=float32, this CPU has no fast products in bfloat16"
 
 
 def _invariance(threads: int) -> str:

@@ -34,14 +34,15 @@ def attend(
     """Causal attention inside each sequence of ``layout``: query [M, H, D], key and value [M, K, D]; gives [M, H, D].
 
     A token at position p sees the keys at ``p - window < k <= p``. On a CPU everything is computed in float32: its
-    batched products and its fused kernel's backward pass are several times slower in bfloat16.
+    batched products and its fused kernel's backward pass are several times slower in bfloat16. Elsewhere torch's fused
+    kernels compute sequences spelled out.
     """
-    given = query.dtype
-    if query.device.type == "cpu":
+    given, on_cpu = query.dtype, query.device.type == "cpu"
+    if on_cpu:
         query, key, value = query.float(), key.float(), value.float()
     scale = query.shape[2] ** -0.5 if scaling is None else scaling
     with torch.autocast(query.device.type, enabled=False):
-        if window is None and softcap is None and sinks is None:
+        if on_cpu and window is None and softcap is None and sinks is None:
             mixed = cast(Tensor, _SharedAttention.apply(query, key, value, layout.shared, scale))
         else:
             mixed = _spelled_attention(query, key, value, layout.spelled, scale, window, softcap, sinks)
