@@ -28,6 +28,7 @@ class Decoder:
         angles = torch.arange(max_len, dtype=torch.float32)[:, None] * spec.rope.frequencies(spec.head_dim)
         self._turns = torch.complex(angles.cos(), angles.sin()).to(device)
         self._columns = torch.arange(max_len, device=device)
+        self._eps = torch.tensor(spec.norm_eps, device=device)
 
     def new_cache(self, rows: int, length: int) -> KVCache:
         """An empty cache."""
@@ -54,18 +55,18 @@ class Decoder:
         place = cache.places(first, positions)
         mask = self._mask(positions, num_keys)
         for index, layer in enumerate(weights.layers):
-            inner = _rms_norm(state, layer.input_norm, self._spec.norm_eps)
+            inner = _rms_norm(state, layer.input_norm, self._eps)
             qkv = self._rotated(layer, F.linear(inner, layer.qkv, layer.qkv_bias), turns)
             mixed = self._attend(qkv, cache.tensor[index], first, (rows, chunk, num_keys), place, mask)
             state = state + F.linear(mixed, layer.out, layer.out_bias)
-            inner = _rms_norm(state, layer.post_norm, self._spec.norm_eps)
+            inner = _rms_norm(state, layer.post_norm, self._eps)
             gate, up = F.linear(inner, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             state = state + F.linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
         return state.view(rows, chunk, -1)
 
     def logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
         """As ``Forward.logits``."""
-        inner = _rms_norm(hidden, weights.norm, self._spec.norm_eps)
+        inner = _rms_norm(hidden, weights.norm, self._eps)
         return F.linear(inner, weights.head).float()
 
     def _rotated(self, layer: LayerWeights, qkv: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
@@ -74,7 +75,7 @@ class Decoder:
         heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
         turning = heads[:, : spec.num_heads + spec.num_kv_heads]
         if layer.qk_norm is not None:
-            turning.copy_(_rms_norm(turning, layer.qk_norm, spec.norm_eps))
+            turning.copy_(_rms_norm(turning, layer.qk_norm, self._eps))
         if self._dtype == torch.float32:
             torch.view_as_complex(turning.unflatten(-1, (-1, 2))).mul_(turns)
         else:
@@ -116,8 +117,8 @@ class Decoder:
         return mask[:, None, None].expand(shape).reshape(shape[0] * shape[1], shape[2] * chunk, num_keys)
 
 
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """``w * x / sqrt(mean(x^2) + eps)`` over the last dimension, in float32, as x; the trainer's steps in its order."""
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
+    """``w * x / sqrt(mean(x^2) + eps)`` over the last dimension, in float32, as x."""
     wide = x.float()
-    scale = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    return (wide * scale).mul_(weight).to(x.dtype)
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    return (wide * torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(weight).to(x.dtype)
