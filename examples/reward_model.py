@@ -29,7 +29,7 @@ judge = stretto.train(
     held_out=0.1,
     epochs=1,
     schedule={"groups_per_step": 24},
-    backend={"lr": 1e-3, "threads": 1},
+    backend={"lr": 5e-4, "threads": 1},
     name="judge",
 )
 print(

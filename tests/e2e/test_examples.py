@@ -134,7 +134,7 @@ def test_every_example_is_run_here_and_short():
 def test_reward_model(tmp_path):
     out = run_example("reward_model", tmp_path)
     judge, run = RunView(tmp_path / "runs" / "judge"), RunView(tmp_path / "runs" / "judged")
-    assert judge.evaluations()[-1].body.accuracy > 0.75
+    assert judge.evaluations()[-1].body.accuracy > 0.7  # 0.76 to 0.89 over seeds; at twice the rate 0.43 to 0.9
     assert rewards(run)[-1] > rewards(run)[0] + 0.5
     first, last = (float(number) for number in re.findall(r"characters: ([\d.]+), then ([\d.]+)", out)[0])
     assert first < 1 and last > 2 * first

@@ -8,6 +8,7 @@ import asyncio
 import traceback
 
 from stretto.errors import ConfigError, Interrupted, RewardError, StrettoError
+from stretto.memory import tuned_memory
 from stretto.runtime.build import Job, open_parts
 from stretto.runtime.checkpoint import Position, position_after
 from stretto.runtime.disposer import Disposer
@@ -15,7 +16,6 @@ from stretto.runtime.driver import Driver
 from stretto.runtime.evaluation import EvalResult, evaluate
 from stretto.runtime.exports import export_model
 from stretto.runtime.parts import Parts
-from stretto.runtime.process import tuned_memory
 from stretto.runtime.recording import Recorder
 from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore, word_for
 

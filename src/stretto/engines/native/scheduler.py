@@ -24,6 +24,7 @@ from stretto.engines.native.sampling import draw_tokens
 from stretto.engines.native.slots import Slots
 from stretto.engines.native.stopping import Decode
 from stretto.errors import EngineError, StrettoError, TrainError
+from stretto.memory import give_back_memory
 from stretto.roles import Completion, MemoryLevel
 from stretto.types import Finish
 
@@ -200,6 +201,8 @@ class Scheduler:
                 "update_weights window, then set_memory('awake')."
             )
         self.memory = level
+        if level != "awake":
+            give_back_memory()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -2,9 +2,11 @@
 
 import gc
 
+import numpy as np
+import psutil
 import pytest
 
-from stretto.runtime.process import tuned_memory
+from stretto.memory import give_back_memory, tuned_memory
 
 
 def _fails(before):
@@ -38,3 +40,22 @@ def test_garbage_made_inside_is_still_found():
         assert Knot.alive < 60_000
     gc.collect()
     assert Knot.alive == 0
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="glibc's allocator")
+def test_what_is_let_go_inside_can_be_given_back():
+    resident = psutil.Process().memory_info
+
+    def arrays():
+        return [np.ones(2**18) for _ in range(64)]  # 2 MB each
+
+    with tuned_memory():
+        held = arrays()
+        full = resident().rss
+        del held
+        give_back_memory()
+        assert full - resident().rss > 100e6
+    held = arrays()
+    full = resident().rss
+    del held
+    assert full - resident().rss > 100e6, "afterwards freed memory goes back by itself, as before"
