@@ -213,6 +213,8 @@ def _problem(config: PretrainedConfig, trace: _Trace, model: PreTrainedModel, he
         return "its layers do not tell their sliding windows"
     if model.base_model is model or head not in set(model.children()):
         return "its trunk and its head are not apart"
+    if any(child not in (model.base_model, head) and list(child.parameters()) for child in model.children()):
+        return "it has weights beside its trunk and its head"
     if type(head) is not nn.Linear or head.bias is not None:
         return "its head is not one matrix without a bias"
     if stray := sorted(_persistent(model)):

@@ -45,7 +45,9 @@ def attend(
         if on_cpu and window is None and softcap is None and sinks is None:
             mixed = cast(Tensor, _SharedAttention.apply(query, key, value, layout.shared, scale))
         else:
-            mixed = _spelled_attention(query, key, value, layout.spelled, scale, window, softcap, sinks)
+            mixed = _spelled_attention(
+                query, key, value, layout.spelled, scale, window=window, softcap=softcap, sinks=sinks
+            )
     return mixed.to(given)
 
 
@@ -247,6 +249,7 @@ def _spelled_attention(
     value: Tensor,
     layout: SpelledLayout,
     scale: float,
+    *,
     window: int | None,
     softcap: float | None,
     sinks: Tensor | None,
