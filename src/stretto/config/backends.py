@@ -32,6 +32,8 @@ class TorchBackendConfig(Section):
     """Precision of forward and backward; bfloat16 is autocast, master weights stay float32."""
     microbatch_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward; a longer sequence goes alone."""
+    activation_checkpointing: bool = False
+    """Keep of every layer its inputs alone, and compute it again in the backward pass: less memory, more time."""
     device: str = "cpu"
     """Where it runs (cpu, cuda, cuda:1)."""
     threads: int = Field(default=0, ge=0)

@@ -32,6 +32,7 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
     "generation_batch_size": ("schedule.groups_per_step",),
     "grad_clip": ("backend.max_grad_norm",),
     "gradient_accumulation_steps": ("backend.microbatch_tokens",),
+    "gradient_checkpointing": ("backend.activation_checkpointing",),
     "kl_loss_coef": ("algorithm.kl_coef",),
     "kl_loss_type": ("algorithm.kl_kind",),
     "learning_rate": ("backend.lr",),

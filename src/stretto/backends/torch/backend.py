@@ -248,14 +248,20 @@ class TorchBackend:
         self, name: str, spec: ModelSpec, policy: ModelSpec | None, seed: int
     ) -> tuple[Network, Mapping[str, Json] | None]:
         """The Model, and what its adapters stand on if it has any."""
+        build = partial(
+            build_network,
+            seed=seed,
+            device=self._device,
+            activation_checkpointing=self._config.activation_checkpointing,
+        )
         if spec.lora is None:
-            return build_network(spec, seed=seed, device=self._device), None
+            return build(spec), None
         frozen = not spec.trainable and not spec.value_head
         if frozen and name != "policy" and policy is not None and (policy.path, policy.lora) == (spec.path, spec.lora):
             held = self._models["policy"]
             return held.network.with_adapters(name, spec.lora, seed=None, trained=False), held.base
         own_seed = xxhash.xxh3_64_intdigest(f"adapters of {name} from {seed}".encode()) >> 1
-        base = build_network(replace(spec, trainable=False), seed=seed, device=self._device)
+        base = build(replace(spec, trainable=False))
         known = {"weights": hash_tensors(base.trunk_weights()), "alpha": spec.lora.alpha}
         return base.with_adapters(name, spec.lora, seed=own_seed, trained=spec.trainable), known
 

@@ -26,6 +26,7 @@ def decoder_parts(spec: DecoderSpec, device: torch.device | str = "cpu") -> Part
     return Parts(
         trunk_name="model",
         trunk=trunk,
+        layers=tuple(trunk.layers),
         head_name="lm_head",
         head=head,
         tied=spec.tied,

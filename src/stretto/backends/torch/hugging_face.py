@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from stretto.backends.torch.attention import attend, gather_rows
@@ -49,6 +50,7 @@ def load_tried(config: Mapping[str, Json], path: str) -> Parts:
     parts = Parts(
         trunk_name=causal.base_model_prefix,
         trunk=causal.base_model,
+        layers=tuple(m for m in causal.base_model.modules() if isinstance(m, GradientCheckpointingLayer)),
         head_name=next(name for name, child in causal.named_children() if child is head),
         head=head,
         tied=bool(causal.config.tie_word_embeddings),

@@ -5,14 +5,15 @@ Logits of a few rows are made, reduced and dropped; the backward pass makes them
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from stretto.algorithms.losses import VocabularyFunction
+from stretto.backends.torch.recompute import recomputed
 from stretto.families.facts import LogitShape
 
 __all__ = ["Head", "over_vocabulary", "token_logprobs"]
@@ -74,8 +75,8 @@ def over_vocabulary(
     chunks = [rows if places is None else places[rows] for rows in _chunks(count, vocabulary)]
     if not chunks:
         return heads[0].hidden_N.new_zeros(0, dtype=torch.float32)
-    parts = [checkpoint(some, rows, use_reentrant=False, preserve_rng_state=False) for rows in chunks]
-    return torch.cat(cast(list[Tensor], parts))
+    device = inverse_temperature_N.device
+    return torch.cat([recomputed(partial(some, rows), device) for rows in chunks])
 
 
 class _TokenLogprobs(torch.autograd.Function):

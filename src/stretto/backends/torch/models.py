@@ -24,8 +24,10 @@ from stretto.backends.torch.lora import (
 )
 from stretto.backends.torch.packing import Pack
 from stretto.backends.torch.parts import Parts
+from stretto.backends.torch.recompute import recompute_layers
 from stretto.config.models import LoraConfig
 from stretto.data.locations import folder_of
+from stretto.errors import ConfigError
 from stretto.families.decoder import own_decoder
 from stretto.types import Json
 
@@ -129,12 +131,15 @@ class Network(nn.Module):
         return view.eval()
 
 
-def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Network:
+def build_network(
+    spec: ModelSpec, *, seed: int, device: torch.device, activation_checkpointing: bool = False
+) -> Network:
     """The Model of ``spec``, float32, in evaluation mode (no dropout). No global random state is read or changed.
 
     Initial weights that are not loaded depend on ``seed`` alone, so all Models of one path start equal. A value head
     starts at zero. DataError names a folder's missing config, weights or tensors. A family that Stretto has no forward
-    of its own for is looked at and tried before it is believed.
+    of its own for is looked at and tried before it is believed. With ``activation_checkpointing`` layers are computed
+    again in the backward pass; ConfigError for a family of which they are not known.
     """
     config = load_hf_config(spec.path)
     parts = _own_parts(config, spec.path, seed)
@@ -143,6 +148,13 @@ def build_network(spec: ModelSpec, *, seed: int, device: torch.device) -> Networ
         from stretto.backends.torch.hugging_face import load_tried
 
         parts = load_tried(config, spec.path)
+    if activation_checkpointing:
+        if not parts.layers:
+            raise ConfigError(
+                f"backend.activation_checkpointing=true cannot be kept: the model in {spec.path!r} "
+                f"({config.get('model_type')}) has no layers that are known to be computed again. Set it to false."
+            )
+        recompute_layers(parts.layers)
     with torch.device("cpu"):
         network = Network(parts, value_head=spec.value_head)
     network.config = copy.deepcopy(dict(config))

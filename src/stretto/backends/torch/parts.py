@@ -15,11 +15,13 @@ __all__ = ["Parts"]
 class Parts:
     """A causal language model in two pieces, under the names that its checkpoint gives them.
 
-    ``run`` computes the states after the last norm [M, C] of a Pack. ``tied``: the head's matrix is the embedding's.
+    ``run`` computes the states after the last norm [M, C] of a Pack. ``layers`` are those of the trunk that come one
+    after the other. ``tied``: the head's matrix is the embedding's.
     """
 
     trunk_name: str
     trunk: nn.Module
+    layers: tuple[nn.Module, ...]
     head_name: str
     head: nn.Linear
     tied: bool
