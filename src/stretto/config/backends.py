@@ -31,7 +31,7 @@ class TorchBackendConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of forward and backward; bfloat16 is autocast, master weights stay float32."""
     microbatch_tokens: int = Field(default=4096, ge=1)
-    """Tokens of one forward and backward; a longer sequence goes alone."""
+    """Tokens of one forward and backward; groups are not cut where they fit, and a longer sequence goes alone."""
     activation_checkpointing: bool = False
     """Keep of every layer its inputs alone, and compute it again in the backward pass: less memory, more time."""
     device: str = "cpu"

@@ -8,7 +8,7 @@ one copy. Every trajectory attends to it as to its own (``layout``), so sharing 
 Shapes: M tokens of the packed row, N written tokens of the micro-batch.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stretto.backends.torch.layout import AttentionLayout, GatherIndex, Pieces, gather_index
+from stretto.backends.torch.planning import RowSizes, plan_packs
 from stretto.errors import DataError
 from stretto.types import Batch
 
@@ -64,48 +65,21 @@ class _Rows:
 def microbatches(
     batch: Batch, budget: int, device: torch.device, unit: Literal["row", "group"] = "row"
 ) -> Iterator[Pack]:
-    """Cut ``batch`` in key order into packs of at most ``budget`` computed tokens; a longer unit goes alone.
+    """Cut ``batch`` in key order into packs of at most ``budget`` computed tokens; what is longer goes alone.
 
-    A unit, which is not cut, is a trajectory, or all those of a draw. Trajectories without a written token are left
-    out. One that begins with a written token is a DataError.
+    A group is cut only where it is over the budget, and not at all for ``unit`` "group". Trajectories without a written
+    token are left out. One that begins with a written token is a DataError.
     """
     rows = _facts(batch)
-    chosen: list[int] = []
-    prompts: set[int] = set()
-    used = 0
-    for own in _units(rows, unit):
-        cost, new = _cost(rows, own, prompts)
-        if chosen and used + cost > budget:
-            yield _pack(rows, np.asarray(chosen), device)
-            chosen, prompts, used = [], set(), 0
-            cost, new = _cost(rows, own, prompts)
-        chosen.extend(own)
-        prompts |= new
-        used += cost
-    if chosen:
-        yield _pack(rows, np.asarray(chosen), device)
-
-
-def _units(rows: _Rows, unit: Literal["row", "group"]) -> Iterator[list[int]]:
-    """What a pack may not cut: rows with written tokens, alone or by their draws."""
     there = np.flatnonzero(rows.lasts_B >= 0)
-    if unit == "row":
-        yield from ([row] for row in there.tolist())
-        return
-    # Keys are ordered by draw first.
-    yield from (own.tolist() for own in np.split(there, np.flatnonzero(np.diff(rows.draws_B[there])) + 1) if len(own))
-
-
-def _cost(rows: _Rows, unit: list[int], prompts: Collection[int]) -> tuple[int, set[int]]:
-    """Tokens that a unit adds to a pack that has ``prompts``, and the prompts it brings."""
-    cost, new = 0, set[int]()
-    for row in unit:
-        prompt = int(rows.prompts_B[row])
-        cost += int(rows.lasts_B[row] - rows.firsts_B[row])
-        if prompt not in prompts and prompt not in new:
-            cost += int(rows.firsts_B[row])
-            new.add(prompt)
-    return cost, new
+    sizes = RowSizes(
+        groups_B=rows.draws_B[there],
+        prompts_B=rows.prompts_B[there],
+        prompt_tokens_B=rows.firsts_B[there],
+        own_tokens_B=(rows.lasts_B - rows.firsts_B)[there],
+    )
+    for chosen in plan_packs(sizes, budget, whole=unit == "group"):
+        yield _pack(rows, there[chosen], device)
 
 
 def _facts(batch: Batch) -> _Rows:

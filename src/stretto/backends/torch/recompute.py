@@ -1,7 +1,7 @@
 """Activation checkpointing (Chen et al. 2016, arXiv:1604.06174): of a layer only what goes into it is kept for the
 backward pass, which computes the layer once more.
 
-The graph stays as it is and saved tensors are left out of it, so gradients are the same bits. A Function takes part with
+The graph stays as it is and saved tensors are left out of it, so gradients are the same bits; of a Function these are
 what it gives to ``save_for_backward``. ``torch.utils.checkpoint`` would do the same and load torch's compiler.
 """
 
