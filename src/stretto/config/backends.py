@@ -20,6 +20,8 @@ class TorchBackendConfig(Section):
     """Steps over which the learning rate rises linearly; the first takes 1 / lr_warmup of it."""
     lr_decay: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls from its peak; it would be 0 one step after the last."""
+    optimizer: Literal["adamw", "adamw8bit"] = "adamw"
+    """What moves the weights; adamw8bit keeps AdamW's moments in a quarter of the memory."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's betas."""
     eps: float = Field(default=1e-8, gt=0)

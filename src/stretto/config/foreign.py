@@ -57,6 +57,7 @@ FOREIGN: Mapping[str, tuple[str, ...]] = {
     "num_generations": ("sampling.n",),
     "num_generations_eval": ("evaluate.n",),
     "num_train_epochs": ("epochs",),
+    "optim": ("backend.optimizer",),
     "output_dir": ("runs_dir", "name"),
     "peft_config": ("model.lora",),
     "per_device_train_batch_size": ("schedule.groups_per_step",),

@@ -224,7 +224,7 @@ class TorchBackend:
                 check_base(held.base, path / f"{name}.base.json")
             if held.optimizer is not None:
                 self.reset_optimizer(name)
-                load_optimizer(held.network, held.optimizer, path / f"{name}.optimizer.safetensors")
+                load_optimizer(held.optimizer, path / f"{name}.optimizer.safetensors")
 
     def export(self, model: str, path: Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into ``path``, which is made if it is missing.

@@ -1,32 +1,42 @@
-"""AdamW over named parameters: its moments by name, its arithmetic torch's fused kernel.
+"""AdamW over named parameters: its moments by name, in float32 or 8 bits, its arithmetic torch's fused kernel.
 
 ``torch.optim.AdamW`` would compute the same; asking it for an object loads torch's compiler, which takes longer than
 everything else that a run loads. Owns moments and counts of steps; no gradients, no files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from stretto.backends.torch.quantised import BLOCK, Quantised
 from stretto.config.backends import TorchBackendConfig
 
 __all__ = ["AdamW", "Moments"]
+
+SMALL = 4096
+"""Parameters with fewer numbers keep float32 moments, as in the paper of 8-bit optimizers."""
+SLICE = 2**10 * BLOCK
+"""Numbers whose 8-bit moments are float32 at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
     """Of one parameter: running means of the gradient and of its square, and how often it was stepped (a scalar)."""
 
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
+    exp_avg: Tensor | Quantised
+    exp_avg_sq: Tensor | Quantised
     step: Tensor
 
 
 class AdamW:
-    """AdamW (Loshchilov and Hutter, arXiv:1711.05101); matrices decay, norms and biases do not."""
+    """AdamW (Loshchilov and Hutter, arXiv:1711.05101); matrices decay, norms and biases do not.
+
+    With ``optimizer: adamw8bit`` moments are kept in 8 bits (Dettmers et al. 2022, arXiv:2110.02861), those of
+    embeddings too, and a step computes with them in float32.
+    """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], config: TorchBackendConfig) -> None:
         self._parameters = parameters
@@ -37,33 +47,96 @@ class AdamW:
     def step(self, lr: float) -> None:
         """Move every parameter that has a gradient, at rate ``lr``."""
         moving = {name: p for name, p in self._parameters.items() if p.grad is not None}
-        for name, parameter in moving.items():
+        for name in moving:
             if name not in self.moments:
-                self.moments[name] = Moments(
-                    exp_avg=torch.zeros_like(parameter),
-                    exp_avg_sq=torch.zeros_like(parameter),
-                    step=torch.zeros((), dtype=torch.float32, device=parameter.device),
-                )
+                self.moments[name] = self._fresh(name)
         matrices = [name for name, p in moving.items() if p.dim() >= 2]
         self._move(matrices, lr, self._config.weight_decay)
         self._move([name for name in moving if name not in set(matrices)], lr, 0.0)
 
-    def restore(self, moments: Mapping[str, Moments]) -> None:
-        """Go on from the moments of another time."""
-        self.moments = dict(moments)
+    @property
+    def kind(self) -> str:
+        """As ``backend.optimizer`` names it."""
+        return self._config.optimizer
 
-    def _move(self, names: list[str], lr: float, weight_decay: float) -> None:
-        if not names:
-            return
-        held = [self.moments[name] for name in names]
-        grads = [grad for name in names if (grad := self._parameters[name].grad) is not None]
+    def state(self) -> Mapping[str, Tensor]:
+        """Everything but counts of steps, by names under which ``restore`` takes it."""
+        found: dict[str, Tensor] = {}
+        for name, moments in self.moments.items():
+            for kind in _KINDS:
+                match getattr(moments, kind):
+                    case Quantised(codes=codes, scales=scales):
+                        found |= {f"{kind}.codes.{name}": codes, f"{kind}.scales.{name}": scales}
+                    case plain:
+                        found[f"{kind}.{name}"] = plain
+        return found
+
+    def restore(self, state: Mapping[str, Tensor], steps: Mapping[str, int]) -> None:
+        """Go on from the moments of another time. KeyError if they are not of these parameters."""
+        self.moments = {name: self._fresh(name) for name in steps}
+        own = self.state()
+        if own.keys() != state.keys() or any(own[name].shape != state[name].shape for name in own):
+            raise KeyError("moments of other parameters")
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+        for name, count in steps.items():
+            self.moments[name].step.fill_(count)
+
+    def _fresh(self, name: str) -> Moments:
+        parameter = self._parameters[name]
+        step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        if self._config.optimizer == "adamw" or parameter.numel() < SMALL:
+            return Moments(exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter), step=step)
+        first, second = (
+            Quantised.zeros(parameter.numel(), signed=signed, device=parameter.device) for signed in (True, False)
+        )
+        return Moments(exp_avg=first, exp_avg_sq=second, step=step)
+
+    def _move(self, names: Sequence[str], lr: float, weight_decay: float) -> None:
+        plain = list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]()
+        for name in names:
+            parameter, held = self._parameters[name], self.moments[name]
+            grad = parameter.grad
+            assert grad is not None
+            match held.exp_avg, held.exp_avg_sq:
+                case Quantised() as first, Quantised() as second:
+                    self._move_quantised(parameter, grad, (first, second), held.step, (lr, weight_decay))
+                case Tensor() as first, Tensor() as second:
+                    plain.append((parameter, grad, first, second, held.step))
+        if plain:
+            self._kernel(plain, lr, weight_decay)
+
+    def _move_quantised(
+        self,
+        parameter: Tensor,
+        grad: Tensor,
+        moments: tuple[Quantised, Quantised],
+        step: Tensor,
+        rates: tuple[float, float],
+    ) -> None:
+        """A slice at a time, so that little of it is float32 at once."""
+        flat, grad = parameter.view(-1), grad.reshape(-1)
+        before = step.clone()
+        for start in range(0, len(flat), SLICE):
+            stop = min(start + SLICE, len(flat))
+            first, second = (each.read(start, stop) for each in moments)
+            step.copy_(before)
+            self._kernel([(flat[start:stop], grad[start:stop], first, second, step)], *rates)
+            moments[0].write(start, first)
+            moments[1].write(start, second)
+
+    def _kernel(
+        self, together: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], lr: float, weight_decay: float
+    ) -> None:
+        """Parameters, gradients, first and second moments, counts of steps: all but the gradients are changed."""
+        parameters, grads, firsts, seconds, steps = map(list, zip(*together, strict=True))
         adamw(
-            [self._parameters[name] for name in names],
+            parameters,
             grads,
-            [m.exp_avg for m in held],
-            [m.exp_avg_sq for m in held],
+            firsts,
+            seconds,
             [],
-            [m.step for m in held],
+            steps,
             fused=True,
             amsgrad=False,
             beta1=self._config.betas[0],
@@ -73,3 +146,6 @@ class AdamW:
             eps=self._config.eps,
             maximize=False,
         )
+
+
+_KINDS = ("exp_avg", "exp_avg_sq")

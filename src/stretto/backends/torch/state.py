@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stretto.backends.torch.models import Network
-from stretto.backends.torch.optimizer import AdamW, Moments
+from stretto.backends.torch.optimizer import AdamW
 from stretto.errors import StoreError
 from stretto.types import Json
 
@@ -63,36 +63,29 @@ def load_model(network: Network, file: Path) -> None:
 
 
 def save_optimizer(optimizer: AdamW, file: Path) -> None:
-    """Write AdamW's moments to ``file`` and each parameter's count of steps to a ``.json`` beside it."""
-    averages = {f"exp_avg.{name}": m.exp_avg for name, m in optimizer.moments.items()}
-    _write({**averages, **{f"exp_avg_sq.{name}": m.exp_avg_sq for name, m in optimizer.moments.items()}}, file)
-    _write_json(
-        {"steps": {name: int(m.step.item()) for name, m in optimizer.moments.items()}}, file.with_suffix(".json")
-    )
+    """Write AdamW's moments to ``file``, and its kind and each parameter's count of steps to a ``.json`` beside it."""
+    _write(optimizer.state(), file)
+    steps = {name: int(m.step.item()) for name, m in optimizer.moments.items()}
+    _write_json({"optimizer": optimizer.kind, "steps": steps}, file.with_suffix(".json"))
 
 
-def load_optimizer(network: Network, optimizer: AdamW, file: Path) -> None:
-    """Set AdamW's state to what ``save_optimizer`` wrote. StoreError if a part is missing."""
+def load_optimizer(optimizer: AdamW, file: Path) -> None:
+    """Set AdamW's state to what ``save_optimizer`` wrote. StoreError if a part is missing, or of another kind."""
     stored = _read(file)
-    scalars = file.with_suffix(".json")
+    scalars = _read_json(file.with_suffix(".json"))
+    # Before there was another kind, none was written.
+    kind = scalars.get("optimizer", "adamw")
+    if kind != optimizer.kind:
+        raise StoreError(
+            f"{str(file)!r} holds the moments of backend.optimizer={kind}, and it is {optimizer.kind} now. Set it to "
+            f"{kind} to go on from there, or start a new run."
+        )
     try:
-        steps = cast(Mapping[str, int], json.loads(scalars.read_text(encoding="utf-8"))["steps"])
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{str(scalars)!r} cannot be read: {error}. Take an older checkpoint.") from error
-    own = network.own_parameters()
-    needed = {f"{kind}.{name}" for name in steps for kind in ("exp_avg", "exp_avg_sq")}
-    if needed != stored.keys() or not steps.keys() <= own.keys():
-        raise StoreError(f"{str(file)!r} is not the optimizer state of this Model. Take an older checkpoint.")
-    optimizer.restore(
-        {
-            name: Moments(
-                exp_avg=stored[f"exp_avg.{name}"].to(own[name].device),
-                exp_avg_sq=stored[f"exp_avg_sq.{name}"].to(own[name].device),
-                step=torch.tensor(float(count), dtype=torch.float32, device=own[name].device),
-            )
-            for name, count in steps.items()
-        }
-    )
+        optimizer.restore(stored, cast(Mapping[str, int], scalars["steps"]))
+    except KeyError as error:
+        raise StoreError(
+            f"{str(file)!r} is not the optimizer state of this Model. Take an older checkpoint."
+        ) from error
 
 
 def save_base(base: Mapping[str, Json], file: Path) -> None:
