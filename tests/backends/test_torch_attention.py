@@ -71,7 +71,7 @@ def test_every_layout_is_exact(random_batch, seed, groups, siblings, longest, wi
 def test_a_prompt_is_attended_from_once(random_batch):
     """Queries are the packed tokens and no more than their padding: no prompt is written out for a sibling."""
     (pack,) = microbatches(random_batch(1, groups=1, siblings=8, longest=40, gaps=False), 10_000, CPU)
-    blocks = pack.layout.shared.blocks
+    blocks = pack.layout.shared(HEADS, KV_HEADS).blocks
     prompt = int(pack.position_ids_M[pack.input_ids_M.shape[0] - 1])
     assert sum(block.clusters * block.own for block in blocks if not block.prompt) <= prompt
     assert sum(block.clusters * block.rows for block in blocks if block.prompt) <= 8

@@ -112,8 +112,9 @@ class Plain:
         return F.rms_norm(x, (x.shape[-1],), weight, 1e-5)
 
     @staticmethod
-    def rotated(x, cos, sin):
+    def rotated(x, angles):
         first, second = x.chunk(2, dim=-1)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
     @staticmethod
@@ -125,12 +126,12 @@ def test_kernels_and_their_gradients():
     draw = torch.Generator().manual_seed(0)
     states, heads, weight = (torch.randn(shape, generator=draw).requires_grad_() for shape in ((7, 6), (7, 3, 6), (6,)))
     gate, up = (torch.randn(7, 6, generator=draw).requires_grad_() for _ in range(2))
-    cos, sin = (torch.randn(7, 1, 3, generator=draw) for _ in range(2))
+    angles = torch.randn(7, 3, generator=draw)
     pairs = [
         (kernels.rms_norm(x, weight, 1e-5, torch.float32), Plain.rms_norm(x, weight), (x, weight))
         for x in (states, heads)
     ]
-    pairs.append((kernels.rotated(heads, cos, sin), Plain.rotated(heads, cos, sin), (heads,)))
+    pairs.append((kernels.rotated(heads, *kernels.turns_of(angles)), Plain.rotated(heads, angles), (heads,)))
     pairs.append((kernels.gated(gate, up), Plain.gated(gate, up), (gate, up)))
     for ours, plain, inputs in pairs:
         torch.testing.assert_close(ours, plain, rtol=1e-6, atol=1e-6)

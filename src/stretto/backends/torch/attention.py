@@ -6,15 +6,19 @@ K key-value heads shared by S = H / K heads each, D dimensions of a head; of a b
 their own, P of the prompt (see ``layout``).
 """
 
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stretto.backends.torch.kernels import Turns, rotated, turn
 from stretto.backends.torch.layout import AttentionLayout, Block, GatherIndex, SharedLayout, SpelledLayout
 
 __all__ = ["attend", "gather_rows"]
+
+Heads: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values of all blocks, or their gradients: rows of D."""
 
 _FLASH_FROM = 96
 """Rows without a prompt of at least this length go to torch's fused kernel: products over triangles win there."""
@@ -26,6 +30,7 @@ def attend(
     value: Tensor,
     layout: AttentionLayout,
     *,
+    turns: Turns | None = None,
     scaling: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
@@ -33,68 +38,73 @@ def attend(
 ) -> Tensor:
     """Causal attention inside each sequence of ``layout``: query [M, H, D], key and value [M, K, D]; gives [M, H, D].
 
-    A token at position p sees the keys at ``p - window < k <= p``. On a CPU everything is computed in float32: its
-    batched products and its fused kernel's backward pass are several times slower in bfloat16. Elsewhere torch's fused
-    kernels compute sequences spelled out.
+    Queries and keys are turned by ``turns`` first (``kernels.turn``). A token at position p sees the keys at ``p -
+    window < k <= p``. On a CPU everything is computed in float32: its batched products and its fused kernel's backward
+    pass are several times slower in bfloat16. Elsewhere torch's fused kernels compute sequences spelled out.
     """
-    given, on_cpu = query.dtype, query.device.type == "cpu"
-    if on_cpu:
-        query, key, value = query.float(), key.float(), value.float()
     scale = query.shape[2] ** -0.5 if scaling is None else scaling
+    on_cpu = query.device.type == "cpu"
     with torch.autocast(query.device.type, enabled=False):
         if on_cpu and window is None and softcap is None and sinks is None:
-            mixed = cast(Tensor, _SharedAttention.apply(query, key, value, layout.shared, scale))
-        else:
-            mixed = _spelled_attention(
-                query, key, value, layout.spelled, scale, window=window, softcap=softcap, sinks=sinks
-            )
+            shared = layout.shared(query.shape[1], key.shape[1])
+            return cast(Tensor, _SharedAttention.apply(query, key, value, turns, shared, scale))
+        given = query.dtype
+        if turns is not None:
+            query, key = rotated(query, *turns), rotated(key, *turns)
+        if on_cpu:
+            query, key, value = query.float(), key.float(), value.float()
+        mixed = _spelled_attention(
+            query, key, value, layout.spelled, scale, window=window, softcap=softcap, sinks=sinks
+        )
     return mixed.to(given)
 
 
 class _SharedAttention(torch.autograd.Function):
-    """Block by block: products, a softmax, and by hand what autograd would do, in place where it would copy."""
+    """Block by block: products, a softmax, and by hand what autograd would do, each step written where it is wanted."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: SharedLayout, scale: float) -> Tensor:
-        ctx.layout, ctx.scale = layout, scale
-        q, k, v = _padded(query, key, value, layout)
-        out, kept = torch.empty_like(q), list[Tensor]()
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, turns: Turns | None, layout: SharedLayout, scale: float
+    ) -> Tensor:
+        ctx.layout, ctx.scale, ctx.turns, ctx.dtype = layout, scale, turns, query.dtype
+        q, k = (query, key) if turns is None else (turn(query, *turns), turn(key, *turns))
+        tokens = q.float(), k.float(), value.float()
+        heads = _in_blocks(tokens, layout)
+        out, kept = torch.empty_like(heads[0]), list[Tensor]()
         for block in layout.blocks:
             step = _flash_forward if _is_wide(block) else _forward
-            out[block.places], saved = step(block, q, k, v, scale)
-            kept += saved
-        ctx.save_for_backward(query, key, value, *kept)
-        return out.index_select(0, layout.unpad).view_as(query)
+            kept += step(block, heads, out, scale)
+        ctx.save_for_backward(*tokens, *kept)
+        return out.index_select(0, layout.unpad).view(query.shape).to(query.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *kept = ctx.saved_tensors
-        layout, scale = cast(SharedLayout, ctx.layout), cast(float, ctx.scale)
-        q, k, v = _padded(query, key, value, layout)
-        grad = q.new_zeros(q.shape[0], query.shape[1] * query.shape[2])
-        grad = grad.index_copy_(0, layout.unpad, grad_outputs[0].reshape(query.shape[0], -1)).view_as(q)
-        of_q, of_k, of_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        layout, scale, turns = cast(SharedLayout, ctx.layout), cast(float, ctx.scale), cast(Turns | None, ctx.turns)
+        heads = _in_blocks((query, key, value), layout)
+        count, dim = heads[1].shape
+        back = torch.zeros_like(heads[0]).index_copy_(0, layout.unpad, grad_outputs[0].float().reshape(-1, dim))
+        of_q, of_both = torch.empty_like(back), heads[1].new_empty(2 * count, dim)
+        grads = of_q, of_both[:count], of_both[count:]
         for block in layout.blocks:
             if _is_wide(block):
                 output, logsumexp, *kept = kept
-                _flash_backward(block, (q, k, v), (of_q, of_k, of_v), grad, output, logsumexp, scale)
+                _flash_backward(block, heads, grads, back, output, logsumexp, scale)
             else:
                 probs, *kept = kept
-                _backward(block, (q, k, v), (of_q, of_k, of_v), grad, probs, scale)
-        return (
-            of_q.index_select(0, layout.unpad).view_as(query),
-            _sum_rows(of_k, layout.keys).view_as(key),
-            _sum_rows(of_v, layout.keys).view_as(value),
-            None,
-            None,
-        )
+                _backward(block, heads, grads, back, probs, scale)
+        of_query = of_q.index_select(0, layout.unpad).view(query.shape)
+        of_key, of_value = _sums(of_both, layout.bag, layout.bag_starts).view(2, *key.shape)
+        if turns is not None:
+            cos, sin = turns[0], -turns[1]
+            of_query, of_key = turn(of_query, cos, sin), turn(of_key, cos, sin)
+        return of_query.to(ctx.dtype), of_key.to(ctx.dtype), of_value.to(ctx.dtype), None, None, None
 
 
-def _padded(query: Tensor, key: Tensor, value: Tensor, layout: SharedLayout) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [places, K, S, D], keys and values [places and prompts, K, D]."""
-    heads, dim = key.shape[1], key.shape[2]
-    q = query.reshape(query.shape[0], -1).index_select(0, layout.queries).view(-1, heads, query.shape[1] // heads, dim)
-    k, v = (x.reshape(x.shape[0], -1).index_select(0, layout.keys.index).view(-1, heads, dim) for x in (key, value))
+def _in_blocks(tokens: Heads, layout: SharedLayout) -> Heads:
+    """The heads of tokens, [M, H, D] and [M, K, D], as those of all blocks."""
+    rows = layout.queries, layout.keys, layout.keys
+    q, k, v = (x.reshape(-1, x.shape[2]).index_select(0, index) for x, index in zip(tokens, rows, strict=True))
     return q, k, v
 
 
@@ -103,144 +113,105 @@ def _is_wide(block: Block) -> bool:
 
 
 def _queries(block: Block, x: Tensor) -> Tensor:
-    """[G n C, K, S, D] -> [G K n, S C, D], its memory also [G K, n S C, D]."""
-    _, heads, shared, dim = x.shape
-    x = x.view(block.clusters, block.rows, block.own, heads, shared, dim).permute(0, 3, 1, 4, 2, 5)
-    return x.reshape(block.clusters * heads * block.rows, shared * block.own, dim)
+    """[G K n, S C, D], where x are the heads of all blocks."""
+    return x[block.queries].view(block.products, -1, x.shape[1])
 
 
 def _own(block: Block, x: Tensor) -> Tensor:
-    """Keys or values of the rows [G n C, K, D] -> [G K n, C, D]."""
-    _, heads, dim = x.shape
-    x = x.view(block.clusters, block.rows, block.own, heads, dim).permute(0, 3, 1, 2, 4)
-    return x.reshape(block.clusters * heads * block.rows, block.own, dim)
+    """Keys or values of the rows [G K n, C, D]."""
+    return x[block.keys].view(block.products, block.own, x.shape[1])
 
 
 def _prompts(block: Block, x: Tensor) -> Tensor:
-    """Keys or values of the prompts [G P, K, D] -> [G K, P, D]."""
-    _, heads, dim = x.shape
-    x = x.view(block.clusters, block.prompt, heads, dim).transpose(1, 2)
-    return x.reshape(block.clusters * heads, block.prompt, dim)
+    """Keys or values of the prompts [G K, P, D]."""
+    return x[block.prompt_keys].view(-1, block.prompt, x.shape[1])
 
 
-def _from_queries(block: Block, x: Tensor, like: Tensor) -> Tensor:
-    """The inverse of ``_queries``, as places of ``like``."""
-    _, heads, shared, dim = like.shape
-    x = x.view(block.clusters, heads, block.rows, shared, block.own, dim).permute(0, 2, 4, 1, 3, 5)
-    return x.reshape(-1, heads, shared, dim)
+def _together(block: Block, x: Tensor) -> Tensor:
+    """What belongs to the queries of a cluster: [G K n, S C, D] as [G K, n S C, D]."""
+    return x.view(-1, block.rows * x.shape[1], x.shape[2])
 
 
-def _from_own(block: Block, x: Tensor, like: Tensor) -> Tensor:
-    _, heads, dim = like.shape
-    return x.view(block.clusters, heads, block.rows, block.own, dim).permute(0, 2, 3, 1, 4).reshape(-1, heads, dim)
-
-
-def _from_prompts(block: Block, x: Tensor, like: Tensor) -> Tensor:
-    _, heads, dim = like.shape
-    return x.view(block.clusters, heads, block.prompt, dim).transpose(1, 2).reshape(-1, heads, dim)
-
-
-def _forward(block: Block, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, list[Tensor]]:
-    """The outputs at the block's places, and what its backward pass needs: the probabilities [G K n, S C, P + C]."""
-    places, heads = block.places, q.shape[1]
-    query = _queries(block, q[places])
-    scores = torch.bmm(query, _own(block, k[places]).transpose(1, 2)).mul_(scale)
-    scores.view(block.clusters, -1, block.own, block.own).add_(block.mask)
+def _forward(block: Block, inputs: Heads, out: Tensor, scale: float) -> list[Tensor]:
+    """Write the outputs of the block's queries, and give what its backward pass needs: probs [G K n, S C, P + C]."""
+    q, k, v = inputs
+    query, mixed = _queries(block, q), _queries(block, out)
+    scores = torch.bmm(query, _own(block, k).transpose(1, 2))
+    masked = scores.view(block.clusters, -1, block.own, block.own)
+    torch.add(block.mask, masked, alpha=scale, out=masked)
     if not block.prompt:
         probs = scores.softmax(dim=-1)
-        return _from_queries(block, torch.bmm(probs, _own(block, v[places])), q), [probs]
-    together = query.view(block.clusters * heads, -1, query.shape[2])
-    keys = _prompts(block, k[block.prompt_places]).transpose(1, 2)
-    ahead = torch.bmm(together, keys).mul_(scale)
+        torch.bmm(probs, _own(block, v), out=mixed)
+        return [probs]
+    ahead = torch.bmm(_together(block, query), _prompts(block, k).transpose(1, 2)).mul_(scale)
     if block.prompt_mask is not None:
         ahead.view(block.clusters, -1, block.prompt).add_(block.prompt_mask[:, None])
     probs = torch.cat((ahead.view(*scores.shape[:2], block.prompt), scores), dim=-1).softmax(dim=-1)
-    of_prompt, of_own = _split(block, probs, heads)
-    mixed = torch.bmm(of_own, _own(block, v[places]))
-    mixed.view(together.shape).baddbmm_(of_prompt, _prompts(block, v[block.prompt_places]))
-    return _from_queries(block, mixed, q), [probs]
+    of_prompt, of_own = _split(block, probs)
+    torch.bmm(of_own, _own(block, v), out=mixed)
+    _together(block, mixed).baddbmm_(of_prompt, _prompts(block, v))
+    return [probs]
 
 
-def _backward(
-    block: Block,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    grads: tuple[Tensor, Tensor, Tensor],
-    grad: Tensor,
-    probs: Tensor,
-    scale: float,
-) -> None:
-    """Write the block's gradients into those of the padded queries, keys and values."""
+def _backward(block: Block, inputs: Heads, grads: Heads, grad: Tensor, probs: Tensor, scale: float) -> None:
+    """Write the block's gradients into those of the queries, keys and values of all blocks."""
     (q, k, v), (of_q, of_k, of_v) = inputs, grads
-    places, heads = block.places, q.shape[1]
-    query, back = _queries(block, q[places]), _queries(block, grad[places])
-    key = _own(block, k[places])
-    of_probs = torch.bmm(back, _own(block, v[places]).transpose(1, 2))
+    query, back = _queries(block, q), _queries(block, grad)
+    of_probs = torch.bmm(back, _own(block, v).transpose(1, 2))
     if block.prompt:
-        ahead = torch.bmm(back.view(block.clusters * heads, -1, back.shape[2]), _prompts_t(block, v))
-        of_probs = torch.cat((ahead.view(*of_probs.shape[:2], block.prompt), of_probs), dim=-1)
+        of_ahead = torch.bmm(_together(block, back), _prompts(block, v).transpose(1, 2))
+        of_probs = torch.cat((of_ahead.view(*of_probs.shape[:2], block.prompt), of_probs), dim=-1)
     of_scores = torch.ops.aten._softmax_backward_data(of_probs, probs, -1, probs.dtype).mul_(scale)
-    if not block.prompt:
-        of_query = torch.bmm(of_scores, key)
-        of_k[places] = _from_own(block, torch.bmm(of_scores.transpose(1, 2), query), k)
-        of_v[places] = _from_own(block, torch.bmm(probs.transpose(1, 2), back), v)
-    else:
-        (scores_p, scores_o), (probs_p, probs_o) = (_split(block, x, heads) for x in (of_scores, probs))
-        together, back_p = (x.view(block.clusters * heads, -1, x.shape[2]) for x in (query, back))
-        of_query = torch.bmm(scores_o, key)
-        of_query.view(together.shape).baddbmm_(scores_p, _prompts(block, k[block.prompt_places]))
-        of_k[places] = _from_own(block, torch.bmm(scores_o.transpose(1, 2), query), k)
-        of_v[places] = _from_own(block, torch.bmm(probs_o.transpose(1, 2), back), v)
-        of_k[block.prompt_places] = _from_prompts(block, torch.bmm(scores_p.transpose(1, 2), together), k)
-        of_v[block.prompt_places] = _from_prompts(block, torch.bmm(probs_p.transpose(1, 2), back_p), v)
-    of_q[places] = _from_queries(block, of_query, q)
+    of_query = _queries(block, of_q)
+    (ahead, of_scores), (probs_ahead, probs) = (_split(block, x) for x in (of_scores, probs))
+    torch.bmm(of_scores, _own(block, k), out=of_query)
+    torch.bmm(of_scores.transpose(1, 2), query, out=_own(block, of_k))
+    torch.bmm(probs.transpose(1, 2), back, out=_own(block, of_v))
+    if block.prompt:
+        _together(block, of_query).baddbmm_(ahead, _prompts(block, k))
+        torch.bmm(ahead.transpose(1, 2), _together(block, query), out=_prompts(block, of_k))
+        torch.bmm(probs_ahead.transpose(1, 2), _together(block, back), out=_prompts(block, of_v))
 
 
-def _prompts_t(block: Block, x: Tensor) -> Tensor:
-    return _prompts(block, x[block.prompt_places]).transpose(1, 2)
-
-
-def _split(block: Block, x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def _split(block: Block, x: Tensor) -> tuple[Tensor, Tensor]:
     """Scores or probabilities [G K n, S C, P + C]: those of the prompt as [G K, n S C, P], and those of the rows."""
-    ahead = x[..., : block.prompt].reshape(block.clusters * heads, -1, block.prompt)
+    if not block.prompt:
+        return x, x
+    ahead = x[..., : block.prompt].reshape(-1, block.rows * x.shape[1], block.prompt)
     return ahead, x[..., block.prompt :].contiguous()
 
 
-def _flash_forward(block: Block, q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, list[Tensor]]:
-    query, key, value = _for_flash(block, q, k, v)
-    out, logsumexp, *_ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+def _flash_forward(block: Block, inputs: Heads, out: Tensor, scale: float) -> list[Tensor]:
+    query, key, value = _for_flash(block, inputs)
+    given, logsumexp, *_ = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, True, scale=scale
     )
-    return out.transpose(1, 2).reshape(-1, *q.shape[1:]), [out, logsumexp]
+    out[block.queries].view(given.shape).copy_(given)
+    return [given, logsumexp]
 
 
 def _flash_backward(
-    block: Block,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    grads: tuple[Tensor, Tensor, Tensor],
-    grad: Tensor,
-    output: Tensor,
-    logsumexp: Tensor,
-    scale: float,
+    block: Block, inputs: Heads, grads: Heads, grad: Tensor, output: Tensor, logsumexp: Tensor, scale: float
 ) -> None:
-    (q, k, v), (of_q, of_k, of_v) = inputs, grads
-    query, key, value = _for_flash(block, q, k, v)
-    back = grad[block.places].view(block.clusters, block.own, -1, q.shape[3]).transpose(1, 2)
-    by_query, by_key, by_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        back, query, key, value, output, logsumexp, 0.0, True, scale=scale
+    query, key, value = _for_flash(block, inputs)
+    of_query, *of_others = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad[block.queries].view(query.shape), query, key, value, output, logsumexp, 0.0, True, scale=scale
     )
-    of_q[block.places] = by_query.transpose(1, 2).reshape(-1, *q.shape[1:])
-    for target, by in ((of_k, by_key), (of_v, by_value)):
+    of_q, *targets = grads
+    of_q[block.queries].view(query.shape).copy_(of_query)
+    for target, by in zip(targets, of_others, strict=True):
         # Heads that share a key-value head were given copies of it.
-        summed = by.transpose(1, 2).reshape(-1, k.shape[1], q.shape[2], k.shape[2]).sum(2)
-        target[block.places] = summed
+        own = _own(block, target)
+        torch.sum(by.reshape(len(own), -1, *own.shape[1:]), dim=1, out=own)
 
 
-def _for_flash(block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _for_flash(block: Block, inputs: Heads) -> Heads:
     """[G, H, C, D] each, key-value heads once for every head."""
-    shape = (block.clusters, block.own, -1, q.shape[3])
-    query = q[block.places].view(shape).transpose(1, 2)
-    key, value = (x[block.places].view(shape).repeat_interleave(q.shape[2], dim=2).transpose(1, 2) for x in (k, v))
-    return query, key, value
+    query, key, value = _queries(block, inputs[0]), _own(block, inputs[1]), _own(block, inputs[2])
+    shape = (block.clusters, -1, block.own, query.shape[2])
+    share = query.shape[1] // block.own
+    key, value = (x.repeat_interleave(share, dim=0).view(shape) for x in (key, value))
+    return query.view(shape), key, value
 
 
 def _spelled_attention(
@@ -325,7 +296,11 @@ class _Gather(torch.autograd.Function):
 
 def _sum_rows(x: Tensor, rows: GatherIndex) -> Tensor:
     """The transpose of a gather: for each of its M rows the sum of x over the places that it was taken to."""
-    return F.embedding_bag(rows.bag, x.reshape(x.shape[0], -1), rows.bag_starts, mode="sum")
+    return _sums(x, rows.bag, rows.bag_starts)
+
+
+def _sums(x: Tensor, bag: Tensor, starts: Tensor) -> Tensor:
+    return F.embedding_bag(bag, x.reshape(x.shape[0], -1), starts, mode="sum")
 
 
 class _Pick(torch.autograd.Function):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from stretto.backends.torch.attention import attend
-from stretto.backends.torch.kernels import gated, rms_norm, rotated
+from stretto.backends.torch.kernels import Turns, gated, rms_norm, turns_of
 from stretto.backends.torch.layout import AttentionLayout
 from stretto.backends.torch.packing import Pack
 from stretto.backends.torch.parts import Parts
@@ -78,8 +78,8 @@ class Trunk(nn.Module):
     def forward(self, ids_M: Tensor, positions_M: Tensor, layout: AttentionLayout) -> Tensor:
         """Hidden states after the last norm [M, C], float32. Under autocast products are in its type."""
         state = self.embed_tokens(ids_M)
-        angles = positions_M[:, None].float() * self._spec.rope.frequencies(self._spec.head_dim).to(state.device)
-        turns = angles.cos()[:, None], angles.sin()[:, None]
+        frequencies = self._spec.rope.frequencies(self._spec.head_dim).to(state.device)
+        turns = turns_of(positions_M[:, None].float() * frequencies)
         for layer in self.layers:
             state = layer(state, turns, layout)
         return self.norm(state, torch.float32)
@@ -108,14 +108,13 @@ class _Attention(nn.Module):
             self.k_norm = _Norm(spec.head_dim, spec.norm_eps)
         self._width, self._normed = spec.head_dim, spec.qk_norm
 
-    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor], layout: AttentionLayout) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, layout: AttentionLayout) -> Tensor:
         query, key, value = (
             projection(x).view(x.shape[0], -1, self._width) for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         if self._normed:
             query, key = self.q_norm(query, query.dtype), self.k_norm(key, key.dtype)
-        query, key = rotated(query, *turns), rotated(key, *turns)
-        return self.o_proj(attend(query, key, value, layout).flatten(1))
+        return self.o_proj(attend(query, key, value, layout, turns=turns).flatten(1))
 
 
 class _Mlp(nn.Module):
@@ -137,7 +136,7 @@ class _Layer(nn.Module):
         self.input_layernorm = _Norm(spec.hidden, spec.norm_eps)
         self.post_attention_layernorm = _Norm(spec.hidden, spec.norm_eps)
 
-    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor], layout: AttentionLayout) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, layout: AttentionLayout) -> Tensor:
         low = torch.is_autocast_enabled(x.device.type)
         dtype = torch.get_autocast_dtype(x.device.type) if low else x.dtype
         x = x + self.self_attn(self.input_layernorm(x, dtype), turns, layout)

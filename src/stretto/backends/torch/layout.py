@@ -59,40 +59,43 @@ class SpelledLayout:
 class Block:
     """``clusters`` of ``rows`` completions of ``own`` tokens behind a prompt of ``prompt`` tokens, all padded.
 
-    Their places begin at ``start``, those of the prompts' keys at ``prompt_start``. ``mask`` [clusters or 1, 1, own,
-    own] is -inf where a token (row) does not see another; ``prompt_mask`` [clusters, prompt] at a prompt's padding,
-    None where there is none. ``causal``: the mask is no other than that of a sequence.
+    ``queries``, ``keys`` and ``prompt_keys`` are where its heads stand among those of all blocks. ``mask`` [clusters or
+    1, 1, own, own] is -inf where a token (row) does not see another; ``prompt_mask`` [clusters, prompt] at a prompt's
+    padding, None where there is none. ``causal``: the mask is no other than that of a sequence.
     """
 
     clusters: int
     rows: int
     own: int
     prompt: int
-    start: int
-    prompt_start: int
+    queries: slice
+    keys: slice
+    prompt_keys: slice
     mask: Tensor
     prompt_mask: Tensor | None
     causal: bool
 
     @property
-    def places(self) -> slice:
-        """Its queries, and its own keys."""
-        return slice(self.start, self.start + self.clusters * self.rows * self.own)
-
-    @property
-    def prompt_places(self) -> slice:
-        """Its prompts' keys."""
-        return slice(self.prompt_start, self.prompt_start + self.clusters * self.prompt)
+    def products(self) -> int:
+        """G K n: how many products one call makes."""
+        return (self.keys.stop - self.keys.start) // self.own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SharedLayout:
-    """``queries`` [P] are the packed tokens at the places of all blocks, ``keys`` [P + prompts] those and behind them
-    the prompts of the blocks; packed token m is found at place ``unpad[m]``."""
+    """The heads of all blocks in the order in which they are multiplied, for H heads of which S share a key-value head.
+
+    ``queries`` lists rows of [M, H, D]: those of every block [G, K, n, S, C]. ``keys`` lists rows of [M, K, D]: those
+    of every block [G, K, n, C] and of its prompts [G, K, P]. The outputs [M, H, D] are found among the queries at
+    ``unpad``; ``bag`` and ``bag_starts`` (see GatherIndex) sum over the keys and, behind them, the values what belongs
+    to each row of [2, M, K, D].
+    """
 
     queries: Tensor
-    keys: GatherIndex
+    keys: Tensor
     unpad: Tensor
+    bag: Tensor
+    bag_starts: Tensor
     blocks: tuple[Block, ...]
 
 
@@ -137,6 +140,7 @@ class AttentionLayout:
 
     def __init__(self, pieces: Pieces, num_tokens: int, device: torch.device) -> None:
         self._pieces, self._num_tokens, self._device = pieces, num_tokens, device
+        self._shared: dict[tuple[int, int], SharedLayout] = {}
 
     @cached_property
     def spelled(self) -> SpelledLayout:
@@ -151,36 +155,58 @@ class AttentionLayout:
             blocks=tuple((p.tokens.shape[0], p.tokens.shape[2]) for p in planned),
         )
 
-    @cached_property
-    def shared(self) -> SharedLayout:
+    def shared(self, heads: int, kv_heads: int) -> SharedLayout:
         """Every prompt once."""
-        planned = list(_shared_plan(self._pieces))
-        queries = np.concatenate([p.tokens.ravel() for p in planned])
-        keys = np.concatenate([queries, *(p.prompts.ravel() for p in planned)])
-        blocks, start, prompt_start = [], 0, len(queries)
-        for p in planned:
-            clusters, rows, own = p.tokens.shape
+        if (heads, kv_heads) not in self._shared:
+            self._shared[heads, kv_heads] = self._arranged(heads, kv_heads)
+        return self._shared[heads, kv_heads]
+
+    @cached_property
+    def _planned(self) -> list[_Planned]:
+        return list(_shared_plan(self._pieces))
+
+    def _arranged(self, heads: int, kv_heads: int) -> SharedLayout:
+        of_query = np.arange(heads).reshape(kv_heads, 1, -1, 1)
+        of_key = np.arange(kv_heads)[:, None]
+        queries, counted, keys, blocks = list[Places](), list[Places](), list[Places](), list[Block]()
+        query_at, key_at = 0, 0
+        for p in self._planned:
+            clusters, rows, length = p.tokens.shape
+            at = p.tokens[:, None]
+            queries.append(_heads(at[:, :, :, None], of_query, heads))
+            counted.append(_heads(np.where(p.counted, p.tokens, -1)[:, None, :, None], of_query, heads))
+            keys += [_heads(at, of_key[:, None], kv_heads), _heads(p.prompts[:, None], of_key, kv_heads)]
+            query_end, own_end = query_at + queries[-1].size, key_at + keys[-2].size
             blocks.append(
                 Block(
                     clusters=clusters,
                     rows=rows,
-                    own=own,
+                    own=length,
                     prompt=p.prompts.shape[1],
-                    start=start,
-                    prompt_start=prompt_start,
+                    queries=slice(query_at, query_end),
+                    keys=slice(key_at, own_end),
+                    prompt_keys=slice(own_end, own_end + keys[-1].size),
                     mask=self._minus_infinity(~p.mask()[:, None]),
                     prompt_mask=self._minus_infinity(p.prompts < 0) if (p.prompts < 0).any() else None,
                     causal=p.branches is None,
                 )
             )
-            start += p.tokens.size
-            prompt_start += p.prompts.size
+            query_at, key_at = query_end, own_end + keys[-1].size
+        of_outputs, of_keys = np.concatenate(counted), np.concatenate(keys)
+        unpad = np.empty(self._num_tokens * heads, np.int64)
+        unpad[of_outputs[of_outputs >= 0]] = np.flatnonzero(of_outputs >= 0)
+        bag, starts = _transposed(of_keys, self._num_tokens * kv_heads)
         return SharedLayout(
-            queries=torch.from_numpy(np.maximum(queries, 0)).to(self._device),
-            keys=gather_index(keys, self._num_tokens, self._device),
-            unpad=self._unpad(planned),
+            queries=self._send(np.maximum(np.concatenate(queries), 0)),
+            keys=self._send(np.maximum(of_keys, 0)),
+            unpad=self._send(unpad),
+            bag=self._send(np.concatenate([bag, bag + len(of_keys)])),
+            bag_starts=self._send(np.concatenate([starts, starts + len(bag)])),
             blocks=tuple(blocks),
         )
+
+    def _send(self, array: Places) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _minus_infinity(self, where: NDArray[np.bool_]) -> Tensor:
         """To be added to scores."""
@@ -193,6 +219,11 @@ class AttentionLayout:
             unpad[p.tokens[p.counted]] = start + np.flatnonzero(p.counted)
             start += p.tokens.size
         return torch.from_numpy(unpad).to(self._device)
+
+
+def _heads(tokens: Places, heads: Places, width: int) -> Places:
+    """Places of these heads of tokens that have ``width`` of them, in the order of both broadcast; -1 for padding."""
+    return np.where(tokens < 0, -1, tokens * width + heads).ravel()
 
 
 def _bringing(pieces: Pieces) -> Places:
@@ -322,11 +353,16 @@ def blocks_of(rows: Places, lengths: Places) -> list[Places]:
 
 def gather_index(index: Places, size: int, device: torch.device) -> GatherIndex:
     """``index`` into ``size`` rows; -1 is padding, which reads row 0 and gives nothing back."""
-    bag = np.argsort(index, kind="stable")
-    bag = bag[int((index < 0).sum()) :]
-    starts = np.searchsorted(index[bag], np.arange(size))
+    bag, starts = _transposed(index, size)
     return GatherIndex(
         index=torch.from_numpy(np.maximum(index, 0)).to(device),
         bag=torch.from_numpy(bag).to(device),
         bag_starts=torch.from_numpy(starts).to(device),
     )
+
+
+def _transposed(index: Places, size: int) -> tuple[Places, Places]:
+    """The bag of a gather, and where each row's part of it begins."""
+    bag = np.argsort(index, kind="stable")
+    bag = bag[int((index < 0).sum()) :]
+    return bag, np.searchsorted(index[bag], np.arange(size))
