@@ -124,7 +124,10 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """Where an engine stands. ``pending`` names unfinished requests with the seconds since their admission."""
+    """Where an engine stands. ``pending`` names unfinished requests with the seconds since their admission.
+
+    ``remembered_tokens`` of prompts were known from earlier prompts; ``prefilled_tokens`` were computed.
+    """
 
     version: int
     healthy: bool
@@ -132,6 +135,7 @@ class EngineStatus:
     memory: MemoryLevel = "awake"
     generated_tokens: int = 0
     prefilled_tokens: int = 0
+    remembered_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -186,10 +186,18 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _invariant_engine(self) -> "Recipe":
-        if self.schedule.deterministic and isinstance(self.engine, NativeEngineConfig) and self.engine.threads != 1:
+        engine = self.engine
+        if not self.schedule.deterministic or not isinstance(engine, NativeEngineConfig):
+            return self
+        if engine.threads != 1:
             raise ValueError(
-                f"schedule.deterministic=true needs engine.threads=1, got {self.engine.threads}: with more threads a "
+                f"schedule.deterministic=true needs engine.threads=1, got {engine.threads}: with more threads a "
                 "row's bits depend on its company. Set engine.threads=1 or schedule.deterministic=false."
+            )
+        if not engine.batch_invariant:
+            raise ValueError(
+                "schedule.deterministic=true needs engine.batch_invariant=true: without it a row's bits depend on its "
+                "company. Set schedule.deterministic=false too, or leave batch_invariant out."
             )
         return self
 

@@ -61,10 +61,17 @@ class NativeEngineConfig(Section):
     """Longest sequence (prompt and completion) in tokens; 0: the longest prompt plus sampling.max_tokens."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of weights and KV cache."""
+    head_dtype: Literal["float32", "bfloat16"] | None = None
+    """Precision of the logits' product and its weight; null: as ``dtype``."""
     device: str = "cpu"
     """Where it runs (cpu, cuda, cuda:1)."""
     threads: int = Field(default=1, ge=1)
     """Intra-op threads; ``schedule.deterministic`` needs 1."""
+    batch_invariant: bool = True
+    """Pad products so that a request's bits do not depend on its company; ``schedule.deterministic`` needs it."""
+    prefix_tokens: int | None = Field(default=None, ge=0)
+    """Tokens of prompts remembered for later prompts that begin alike, as the next turn of a conversation does; null:
+    half of what the KV cache holds with an environment, none without."""
 
 
 class FakeEngineConfig(Section):

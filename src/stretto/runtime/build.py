@@ -489,14 +489,20 @@ def _open_engine(job: Job) -> RolloutEngine:
         return FakeEngine()
     from stretto.engines.native import NativeEngine
 
-    e = recipe.engine
+    e, max_len = recipe.engine, max_len_of(job)
+    prefix_tokens = e.prefix_tokens
+    if prefix_tokens is None:
+        prefix_tokens = e.slots * max_len // 2 if recipe.environment is not None else 0
     return NativeEngine(
         load_hf_config(job.model),
         slots=e.slots,
-        max_len=max_len_of(job),
+        max_len=max_len,
         dtype=e.dtype,
         device=e.device,
         threads=e.threads,
         decode=job.tokenizer.decode,
         forward=e.forward,
+        head_dtype=e.head_dtype,
+        batch_invariant=e.batch_invariant,
+        prefix_tokens=prefix_tokens,
     )

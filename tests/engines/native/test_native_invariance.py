@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.engines.native.cache import KEYS, SHORT_KEYS, count_keys
+from stretto.engines.native.cache import KEYS, SHORT_KEYS, Padding
 from stretto.engines.native.probe import probe_invariance
 from stretto.errors import EngineError
 from stretto.roles import Completion, Request, Sampling
@@ -85,8 +85,9 @@ def test_same_bits_in_any_schedule(tiny, collect):  # pitfall 22
 
 
 def test_the_count_of_keys():
-    assert [count_keys(n, 64) for n in (1, 16, 17, 32, 33, 64, 65)] == [16, 16, 32, 32, 64, 64, 128]
-    assert {count_keys(n, 16) for n in range(1, KEYS + 1)} == {KEYS}
+    padding = Padding()
+    assert [padding.keys(n, 64) for n in (1, 16, 17, 32, 33, 64, 65)] == [16, 16, 32, 32, 64, 64, 128]
+    assert {padding.keys(n, 16) for n in range(1, KEYS + 1)} == {KEYS}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

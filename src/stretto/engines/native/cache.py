@@ -1,12 +1,15 @@
 """The KV cache of an engine: preallocated, one row a sequence. Owns its memory and where a token's keys go.
 
-The sizes that batch invariance rests on are here: rows of a product come in multiples of ``ROWS``, keys of an attention
-in multiples of ``KEYS``, or, while all sequences are short, in one of ``SHORT_KEYS``.
+The sizes that batch invariance rests on are here (``Padding``): rows of a product come in multiples of ``ROWS``, keys
+of an attention in multiples of ``KEYS``, or, while all sequences are short, in one of ``SHORT_KEYS``.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-__all__ = ["KEYS", "ROWS", "KVCache", "count_keys", "round_up"]
+__all__ = ["KEYS", "KVCache", "Padding", "round_up"]
 
 ROWS = 8
 """Rows of a matrix product come in multiples of this."""
@@ -14,6 +17,8 @@ KEYS = 64
 """Keys of an attention come in multiples of this."""
 SHORT_KEYS = (16, 32)
 """Fewer keys than ``KEYS`` that give the same bits, for heads of at least 32 dimensions (found by trying)."""
+LOOSE_KEYS = 8
+"""Keys of an attention come in multiples of this where bits may depend on company."""
 
 
 def round_up(count: int, multiple: int) -> int:
@@ -21,10 +26,26 @@ def round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def count_keys(longest: int, head_dim: int) -> int:
-    """How many keys an attention reads when the longest of its sequences has ``longest``."""
-    short = (keys for keys in SHORT_KEYS if keys >= longest and head_dim >= 32)
-    return next(short, round_up(longest, KEYS))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """How far products are padded so that a row's bits do not depend on its company; not ``invariant``: hardly.
+
+    any_rows: whether the model's products give a row the same bits among any number of rows, so that rows need none.
+    """
+
+    invariant: bool = True
+    any_rows: bool = False
+
+    def rows(self, count: int) -> int:
+        """How many rows a product has that needs ``count``."""
+        return count if self.any_rows or not self.invariant else round_up(count, ROWS)
+
+    def keys(self, longest: int, head_dim: int) -> int:
+        """How many keys an attention reads when the longest of its sequences has ``longest``."""
+        if not self.invariant:
+            return round_up(longest, LOOSE_KEYS)
+        short = (keys for keys in SHORT_KEYS if keys >= longest and head_dim >= 32)
+        return next(short, round_up(longest, KEYS))
 
 
 class KVCache:
@@ -34,19 +55,16 @@ class KVCache:
         self.tensor = tensor.zero_()
         self.rows = tensor.shape[2]
         self.length = tensor.shape[4]
+        self.head_dim = tensor.shape[5]
         self._kv_heads = tensor.shape[3]
-        self._head_dim = tensor.shape[5]
-
-    def keys(self, longest: int) -> int:
-        """``count_keys`` for this cache."""
-        return count_keys(longest, self._head_dim)
+        self._flat = tensor.view(tensor.shape[0], -1, self.head_dim).unbind(0)
 
     def move(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
         """Copy the first ``length`` positions of rows ``source`` to rows ``target`` (disjoint)."""
         self.tensor[:, :, target, :, :length] = self.tensor[:, :, source, :, :length]
 
     def places(self, first: int, positions: torch.Tensor) -> torch.Tensor:
-        """Where the tokens at ``positions`` [R, C] of rows ``first ..`` go in one layer viewed as [any, head_dim].
+        """Where the tokens at ``positions`` [R, C] of rows ``first ..`` go in a layer's ``flat``.
 
         In the order row, token, keys before values, head: [R C 2 kv_heads].
         """
@@ -57,3 +75,14 @@ class KVCache:
         place = positions[:, :, None] + head[:, None, :]
         both = torch.stack((place, place + self.rows * kv_heads * self.length), dim=2)
         return both.view(rows * chunk * 2 * kv_heads)
+
+    def flat(self) -> Sequence[torch.Tensor]:
+        """Every layer as [any, head_dim], to write at ``places``."""
+        return self._flat
+
+    def read(self, first: int, rows: int, num_keys: int) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
+        """Of every layer the keys, turned for a product, [R kv_heads, head_dim, num_keys], and the values
+        [R kv_heads, num_keys, head_dim] of rows ``first ..``."""
+        both = self.tensor[:, :, first : first + rows].flatten(2, 3)[:, :, :, :num_keys]
+        keys, values = both.unbind(1)
+        return tuple(zip(keys.transpose(2, 3).unbind(0), values.unbind(0), strict=True))

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from stretto.engines.native.cache import KEYS, round_up
+from stretto.engines.native.cache import KEYS, Padding, round_up
 from stretto.engines.native.choice import Choice, open_forward
 from stretto.engines.native.forward import HeldWeights
 from stretto.engines.native.jobs import Failure, Job
@@ -44,10 +44,13 @@ class NativeEngine:
     completion together, in tokens. dtype: ``float32`` or ``bfloat16``. threads: intra-op threads of the engine thread.
     decode: token ids to text without special tokens, called on the engine thread; requests with stop strings need it.
     forward: ``native`` computes with Stretto's own code (llama, qwen2, qwen3), ``hf`` with a module of transformers,
-    and ``auto`` with the first where it can.
+    and ``auto`` with the first where it can. head_dtype: of the logits' product (None: as ``dtype``).
+    batch_invariant: whether products are padded so that bits do not depend on company. prefix_tokens: how many tokens
+    of prompts are remembered for later ones that begin alike (0: none).
 
     It holds no weights, and refuses requests, until the first ``update_weights`` window has closed. With one thread the
-    bits of a request (tokens and log-probs) do not depend on what else runs; ``probe_invariance`` checks that.
+    bits of a request (tokens and log-probs) do not depend on what else runs, unless ``batch_invariant`` is off;
+    ``probe_invariance`` checks that.
     A request waits for ``deadline_s`` from the moment ``generate`` is first iterated.
     """
 
@@ -61,14 +64,23 @@ class NativeEngine:
         device: str = "cpu",
         threads: int = 1,
         forward: Choice = "auto",
+        head_dtype: str | None = None,
+        batch_invariant: bool = True,
+        prefix_tokens: int = 0,
         decode: Decode | None = None,
     ) -> None:
         self._decode = decode
         self._slots = slots
         self._max_len = max_len
-        if dtype not in _DTYPES:
-            raise ConfigError(f"The native engine has no dtype {dtype!r}.{nearest(dtype, _DTYPES)}")
-        for name, value, least in (("slots", slots, 1), ("max_len", max_len, 2), ("threads", threads, 1)):
+        for name in (dtype, head_dtype or dtype):
+            if name not in _DTYPES:
+                raise ConfigError(f"The native engine has no dtype {name!r}.{nearest(name, _DTYPES)}")
+        for name, value, least in (
+            ("slots", slots, 1),
+            ("max_len", max_len, 2),
+            ("threads", threads, 1),
+            ("prefix_tokens", prefix_tokens, 0),
+        ):
             if value < least:
                 raise ConfigError(f"{name} of the native engine must be at least {least}, got {value}.")
         try:
@@ -78,7 +90,12 @@ class NativeEngine:
             raise ConfigError(f"engine.device={device!r} cannot be used: {reason}. Set engine.device=cpu.") from error
         place = torch.device(device)
         self._forward = open_forward(
-            hf_config, forward, max_len=round_up(max_len, KEYS), dtype=_DTYPES[dtype], device=place
+            hf_config,
+            forward,
+            max_len=round_up(max_len, KEYS),
+            dtype=_DTYPES[dtype],
+            device=place,
+            head_dtype=_DTYPES[head_dtype or dtype],
         )
         positions = self._forward.sizes.max_positions
         if positions is not None and max_len > positions:
@@ -86,7 +103,15 @@ class NativeEngine:
                 f"max_len {max_len} of the native engine is past the {positions} positions the model "
                 "was made for (max_position_embeddings). Use a shorter max_len."
             )
-        self._scheduler = Scheduler(self._forward, num_slots=slots, max_len=max_len, device=place, decode=decode)
+        self._scheduler = Scheduler(
+            self._forward,
+            num_slots=slots,
+            max_len=max_len,
+            device=place,
+            padding=Padding(invariant=batch_invariant, any_rows=self._forward.any_rows),
+            prefix_tokens=prefix_tokens,
+            decode=decode,
+        )
         self._thread = EngineThread(self._scheduler, threads=threads)
         self._pending: dict[str, Job] = {}
         self._window_open = False
@@ -183,6 +208,7 @@ class NativeEngine:
             memory=self._scheduler.memory,
             generated_tokens=self._scheduler.generated_tokens,
             prefilled_tokens=self._scheduler.prefilled_tokens,
+            remembered_tokens=self._scheduler.remembered_tokens,
         )
 
     async def probe_invariance(self) -> None:

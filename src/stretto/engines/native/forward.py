@@ -2,8 +2,8 @@
 
 ``model.Decoder`` is Stretto's own for the Llama family, ``hugging_face.HuggingFaceForward`` runs a module of
 transformers. Everything else (slots, prefill, sampling, windows, probe) is one code. Batch invariance is the
-implementation's part of the bargain: a row's bits must not depend on its company, given rows x tokens in multiples of
-``ROWS`` and keys as ``count_keys`` counts them.
+implementation's part of the bargain: a row's bits must not depend on its company, given rows x tokens and keys as
+``Padding`` counts them.
 """
 
 from dataclasses import dataclass
@@ -37,6 +37,11 @@ class Forward(Protocol):
         """The sizes of the model."""
         ...
 
+    @property
+    def any_rows(self) -> bool:
+        """Whether a row's bits are the same among any number of rows x tokens, not only multiples of ``ROWS``."""
+        ...
+
     def new_cache(self, rows: int, length: int) -> KVCache:
         """An empty cache."""
         ...
@@ -47,6 +52,10 @@ class Forward(Protocol):
 
     def window(self, weights: HeldWeights) -> WeightWindow:
         """The sink that fills ``weights``."""
+        ...
+
+    def settle(self, weights: HeldWeights) -> None:
+        """A window has filled all of ``weights``: be ready to compute with them."""
         ...
 
     def hidden(
@@ -61,10 +70,10 @@ class Forward(Protocol):
         """Last hidden states [R, C, hidden] of tokens ``ids`` [R, C] at ``positions`` [R, C], int64.
 
         Row r of ``ids`` continues row ``first + r`` of the cache, whose keys and values at ``positions`` are written.
-        ``num_keys`` (of ``count_keys``) is past every position; R x C is a multiple of ROWS.
+        ``num_keys`` (of ``Padding``) is past every position; R x C is of it too.
         """
         ...
 
     def logits(self, weights: HeldWeights, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [R, V], float32, of hidden states [R, hidden]; R is a multiple of ROWS."""
+        """Logits [R, V], float32, of hidden states [R, hidden]; R is of ``Padding``."""
         ...

@@ -57,6 +57,8 @@ class _Pass:
 class HuggingFaceForward:
     """Computes with a module of transformers. A ``Forward``; its weights are the module."""
 
+    any_rows = False
+
     def __init__(self, hf_config: Mapping[str, Json], dtype: torch.dtype, device: torch.device) -> None:
         """DataError if the family's code does not do what this needs."""
         self._hf_config = hf_config
@@ -100,6 +102,9 @@ class HuggingFaceForward:
         )
         run = cast(Callable[..., Any], weights.base_model)
         return run(input_ids=ids, position_ids=positions, use_cache=False, turn=turn).last_hidden_state
+
+    def settle(self, weights: PreTrainedModel) -> None:
+        """As ``Forward.settle``: the module computes with what was written."""
 
     def logits(self, weights: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
         """As ``Forward.logits``."""

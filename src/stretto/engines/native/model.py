@@ -1,9 +1,9 @@
 """Stretto's own forward of a Llama-family decoder over a preallocated KV cache. Owns no requests and no sampling.
 
 Batch invariance. A row's bits must not depend on its company, so every operation here treats rows alone, and the
-shapes that could choose another kernel are fixed: callers give rows x tokens in multiples of ``ROWS``, as many keys are
-read as ``count_keys`` says (masked past a row's own length, where a zero weight meets a finite stale value), and there
-is one attention path, two batched products around a softmax.
+shapes that could choose another kernel are fixed: callers give rows x tokens and keys as ``Padding`` counts them (keys
+are masked past a row's own length, where a zero weight meets a finite stale value), a matrix is packed or not from
+start to end (``Matrix``), and there is one attention path, two batched products around a softmax.
 """
 
 import torch
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from stretto.engines.native.cache import KVCache
 from stretto.engines.native.forward import Sizes
-from stretto.engines.native.weights import LayerWeights, Weights, places_of
+from stretto.engines.native.weights import LayerWeights, Weights, all_packed, places_of
 from stretto.engines.native.window import WeightWindow
 from stretto.families.decoder import DecoderSpec
 
@@ -21,10 +21,19 @@ __all__ = ["Decoder"]
 class Decoder:
     """Computes hidden states and logits with the weights it is given. A ``Forward``."""
 
-    def __init__(self, spec: DecoderSpec, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        head_dtype: torch.dtype | None = None,
+    ) -> None:
         self._spec = spec
         self._dtype, self._device = dtype, device
+        self._head_dtype = head_dtype or dtype
         self.sizes = Sizes(vocab_size=spec.vocab_size, hidden=spec.hidden, max_positions=spec.max_positions)
+        self.any_rows = all_packed(spec, dtype, self._head_dtype, device)
         angles = torch.arange(max_len, dtype=torch.float32)[:, None] * spec.rope.frequencies(spec.head_dim)
         self._turns = torch.complex(angles.cos(), angles.sin()).to(device)
         self._columns = torch.arange(max_len, device=device)
@@ -38,12 +47,17 @@ class Decoder:
 
     def new_weights(self) -> Weights:
         """Memory for the weights, not yet filled."""
-        return Weights.empty(self._spec, self._dtype, self._device)
+        return Weights.empty(self._spec, self._dtype, self._device, head_dtype=self._head_dtype)
 
     def window(self, weights: Weights) -> WeightWindow:
         """The sink that fills ``weights``. ``lm_head.weight`` is passed over if the embedding is the head."""
         tied = {"lm_head.weight": tuple(weights.embed.shape)} if self._spec.tied else {}
+        weights.begin()
         return WeightWindow(places_of(self._spec, weights), tied)
+
+    def settle(self, weights: Weights) -> None:
+        """As ``Forward.settle``."""
+        weights.settle()
 
     def hidden(
         self, weights: Weights, cache: KVCache, first: int, ids: torch.Tensor, positions: torch.Tensor, num_keys: int
@@ -54,20 +68,21 @@ class Decoder:
         turns = self._turns[positions.reshape(-1)][:, None]
         place = cache.places(first, positions)
         mask = self._mask(positions, num_keys)
-        for index, layer in enumerate(weights.layers):
-            inner = _rms_norm(state, layer.input_norm, self._eps)
-            qkv = self._rotated(layer, F.linear(inner, layer.qkv, layer.qkv_bias), turns)
-            mixed = self._attend(qkv, cache.tensor[index], first, (rows, chunk, num_keys), place, mask)
-            state = state + F.linear(mixed, layer.out, layer.out_bias)
-            inner = _rms_norm(state, layer.post_norm, self._eps)
-            gate, up = F.linear(inner, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-            state = state + F.linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
+        past = cache.read(first, rows, num_keys)
+        for layer, flat, (keys, values) in zip(weights.layers, cache.flat(), past, strict=True):
+            inner = self._rms_norm(state, layer.input_norm)
+            heads = self._rotated(layer, layer.qkv.times(inner, layer.qkv_bias), turns)
+            flat.index_copy_(0, place, heads[:, self._spec.num_heads :].reshape(-1, self._spec.head_dim))
+            mixed = self._attend(heads, keys, values, rows, chunk, mask)
+            state = layer.out.added(state, mixed, layer.out_bias)
+            inner = self._rms_norm(state, layer.post_norm)
+            gate, up = layer.gate_up.times(inner, layer.gate_up_bias).chunk(2, dim=-1)
+            state = layer.down.added(state, F.silu(gate).mul_(up), layer.down_bias)
         return state.view(rows, chunk, -1)
 
     def logits(self, weights: Weights, hidden: torch.Tensor) -> torch.Tensor:
         """As ``Forward.logits``."""
-        inner = _rms_norm(hidden, weights.norm, self._eps)
-        return F.linear(inner, weights.head).float()
+        return weights.head.times(self._rms_norm(hidden, weights.norm).to(self._head_dtype)).float()
 
     def _rotated(self, layer: LayerWeights, qkv: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
         """Split [N, (H + 2 KV) D] into heads [N, H + 2 KV, D]; normalise and turn those of q and k, in place."""
@@ -75,7 +90,7 @@ class Decoder:
         heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
         turning = heads[:, : spec.num_heads + spec.num_kv_heads]
         if layer.qk_norm is not None:
-            turning.copy_(_rms_norm(turning, layer.qk_norm, self._eps))
+            turning.copy_(self._rms_norm(turning, layer.qk_norm))
         if self._dtype == torch.float32:
             torch.view_as_complex(turning.unflatten(-1, (-1, 2))).mul_(turns)
         else:
@@ -85,26 +100,26 @@ class Decoder:
 
     def _attend(
         self,
-        qkv: torch.Tensor,
-        cache: torch.Tensor,
-        first: int,
-        shape: tuple[int, int, int],
-        place: torch.Tensor,
+        heads: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        rows: int,
+        chunk: int,
         mask: torch.Tensor,
     ) -> torch.Tensor:
-        """Store keys and values in a layer's ``cache``, attend over it; returns [R C, H D]."""
+        """Attend with the queries of ``heads`` [R C, H + 2 KV, D] over what ``KVCache.read`` gives: [R C, H D]."""
         spec = self._spec
-        rows, chunk, num_keys = shape
         kv_heads, width = spec.num_kv_heads, spec.head_dim
         shared = spec.num_heads // kv_heads
-        cache.view(-1, width).index_copy_(0, place, qkv[:, spec.num_heads :].reshape(-1, width))
-        keys, values = cache[:, first : first + rows].flatten(1, 2)[:, :, :num_keys].unbind(0)
         # The heads that share a key-value head, and the tokens of a chunk, are rows of one product.
-        query = qkv[:, : spec.num_heads].view(rows, chunk, kv_heads, shared, width).permute(0, 2, 3, 1, 4)
+        query = heads[:, : spec.num_heads]
+        if chunk > 1:
+            query = query.view(rows, chunk, kv_heads, shared, width).permute(0, 2, 3, 1, 4)
         query = query.reshape(rows * kv_heads, shared * chunk, width)
-        scores = torch.baddbmm(mask, query, keys.transpose(1, 2), alpha=width**-0.5)
+        scores = torch.baddbmm(mask, query, keys, alpha=width**-0.5)
         mixed = torch.bmm(scores.softmax(dim=-1), values)
-        mixed = mixed.view(rows, kv_heads, shared, chunk, width).permute(0, 3, 1, 2, 4)
+        if chunk > 1:
+            mixed = mixed.view(rows, kv_heads, shared, chunk, width).permute(0, 3, 1, 2, 4)
         return mixed.reshape(rows * chunk, -1)
 
     def _mask(self, positions: torch.Tensor, num_keys: int) -> torch.Tensor:
@@ -116,9 +131,10 @@ class Decoder:
         shape = (rows, spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, chunk, num_keys)
         return mask[:, None, None].expand(shape).reshape(shape[0] * shape[1], shape[2] * chunk, num_keys)
 
-
-def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
-    """``w * x / sqrt(mean(x^2) + eps)`` over the last dimension, in float32, as x."""
-    wide = x.float()
-    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    return (wide * torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(weight).to(x.dtype)
+    def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """``w * x / sqrt(mean(x^2) + eps)`` over the last dimension, in float32, as x."""
+        wide = x if x.dtype == torch.float32 else x.float()
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()
+        normed = torch.mul(wide, scale).mul_(weight)
+        return normed if wide is x else normed.to(x.dtype)

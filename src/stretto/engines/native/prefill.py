@@ -1,68 +1,111 @@
 """Computing prompts. Owns the cut into chunks and the staging cache; hands out keys, values and first logits.
 
-A prompt is cut by its own length alone: whole chunks of 32 tokens, then one of 8, 16 or 32 for the rest. Prompts whose
-chunks have the same size and place run together as rows; sorted by padded length, they are neighbours in the cache.
+A prompt is cut by its own length alone, into chunks of 8 to 256 tokens, and may begin behind a part that is known
+already (``prefixes``). Prompts whose chunks have the same size and place run together as rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from stretto.engines.native.cache import ROWS, round_up
+from stretto.engines.native.cache import KEYS, Padding, round_up
 from stretto.engines.native.forward import Forward, HeldWeights
+from stretto.engines.native.prefixes import Prefixes
 from stretto.types import Ints
 
-__all__ = ["Prefill", "padded_length"]
+__all__ = ["Prefill", "cut", "padded_length"]
 
-_CHUNKS = (8, 16, 32)
+_CHUNKS = (8, 16, 32, 64, 128, 256)
+_PASS_TOKENS = 2048
+"""Tokens of one pass over the model: more would not stay in a processor's cache."""
+_PASS_SCORES = 2**21
+"""Tokens times keys of one pass: what limits the attention's memory, by the head."""
 
 
 def padded_length(length: int) -> int:
     """Positions that the chunks of a prompt of ``length`` tokens cover."""
-    whole = length // _CHUNKS[-1] * _CHUNKS[-1]
-    rest = length - whole
-    return whole + next((size for size in _CHUNKS if size >= rest), 0) if rest else whole
+    return round_up(length, _CHUNKS[0])
+
+
+def cut(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Chunks (start, size) of positions ``start`` to ``end`` (multiples of 8), the largest first.
+
+    The last one may reach past ``end`` where that saves a pass over a few tokens, never past a multiple of ``KEYS``.
+    """
+    while start < end:
+        left = end - start
+        size = next((c for c in _CHUNKS if left <= c), _CHUNKS[-1])
+        if size > _CHUNKS[2] and left <= 3 * size // 4:  # a quarter of padding at most, but for short ones
+            size //= 2
+        while size > _CHUNKS[2] and size * (start + size) > _PASS_SCORES:
+            size //= 2
+        while start + size > round_up(end, KEYS):  # where the cache may end
+            size //= 2
+        yield start, size
+        start += size
 
 
 class Prefill:
-    """Computes up to ``rows`` prompts at once into a cache of its own."""
+    """Computes up to ``rows`` prompts at once into a cache of its own, but for what ``prefixes`` remembers of them."""
 
-    def __init__(self, forward: Forward, rows: int, length: int) -> None:
+    def __init__(self, forward: Forward, rows: int, length: int, padding: Padding, prefixes: Prefixes) -> None:
         self.rows = rows
-        self._forward = forward
+        self._forward, self._padding, self._prefixes = forward, padding, prefixes
         self.cache = forward.new_cache(rows, length)
         self._dtype, self._device = self.cache.tensor.dtype, self.cache.tensor.device
 
-    def run(self, weights: HeldWeights, prompts: Sequence[Ints]) -> tuple[list[int], torch.Tensor]:
-        """The cache row of each prompt, and the logits [R, V] of the token that follows it, by cache row."""
+    def run(self, weights: HeldWeights, prompts: Sequence[Ints]) -> tuple[list[int], torch.Tensor, int]:
+        """The cache row of each prompt, the logits [R, V] of the token that follows it, by cache row, and the number
+        of tokens that were remembered instead of computed."""
         assert 0 < len(prompts) <= self.rows
-        forward = self._forward
-        padded = np.array([padded_length(len(prompt)) for prompt in prompts])
-        order = np.argsort(-padded, kind="stable")
-        padded = padded[order]
-        length = np.array([len(prompts[i]) for i in order])
-        ids = np.zeros((len(prompts), padded[0]), np.int64)
+        known = [self._prefixes.known(prompt) for prompt in prompts]
+        starts = np.array([len(blocks) * self._prefixes.block for blocks in known])
+        lengths = np.array([len(prompt) for prompt in prompts])
+        order = np.lexsort((-lengths, starts))
+        starts, lengths = starts[order], lengths[order]
+        ids = np.zeros((len(prompts), self.cache.length), np.int64)
         for row, i in enumerate(order):
-            ids[row, : length[row]] = prompts[i]
-        on_device = torch.from_numpy(ids).to(self._device)
-        last = torch.zeros(round_up(len(prompts), ROWS), forward.sizes.hidden, dtype=self._dtype, device=self._device)
-        for start in range(0, int(padded[0]), _CHUNKS[-1]):
-            left = padded - start
-            for size in _CHUNKS:
-                here = np.flatnonzero(left >= size if size == _CHUNKS[-1] else left == size)
-                if not len(here):
-                    continue
-                first, after = int(here[0]), int(here[-1]) + 1
-                position = torch.arange(start, start + size, device=self._device).expand(after - first, size)
-                chunk = on_device[first:after, start : start + size]
-                keys = self.cache.keys(start + size)
-                state = forward.hidden(weights, self.cache, first, chunk, position, keys)
-                ends = here[padded[here] == start + size]
-                if len(ends):
-                    row = torch.from_numpy(ends).to(self._device)
-                    place = torch.from_numpy(length[ends] - 1 - start).to(self._device)
-                    last[row] = state[row - first, place]
+            ids[row, : lengths[row]] = prompts[i]
+            self._prefixes.restore(known[i], self.cache.tensor[:, :, row])
+        last = self._passes(weights, torch.from_numpy(ids).to(self._device), starts, lengths)
+        for row, i in enumerate(order):
+            self._prefixes.remember(prompts[i], self.cache.tensor[:, :, row])
         rows = np.empty(len(prompts), np.int64)
         rows[order] = np.arange(len(prompts))
-        return rows.tolist(), forward.logits(weights, last)
+        return rows.tolist(), self._forward.logits(weights, last), int(starts.sum())
+
+    def _passes(
+        self, weights: HeldWeights, ids: torch.Tensor, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """Compute every row's tokens from its start on; the last states [R, hidden]."""
+        forward, head_dim = self._forward, self.cache.head_dim
+        shape = self._padding.rows(len(starts)), forward.sizes.hidden
+        last = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        for start, size, first, after in _shared_chunks(starts, lengths):
+            keys = self._padding.keys(start + size, head_dim)
+            most = max(1, min(_PASS_TOKENS // size, _PASS_SCORES // (size * keys)))
+            for begin in range(first, after, most):
+                end = min(begin + most, after)
+                position = torch.arange(start, start + size, device=self._device).expand(end - begin, size)
+                chunk = ids[begin:end, start : start + size]
+                state = forward.hidden(weights, self.cache, begin, chunk, position, keys)
+                ends = begin + np.flatnonzero((lengths[begin:end] > start) & (lengths[begin:end] <= start + size))
+                if len(ends):
+                    row = torch.from_numpy(ends).to(self._device)
+                    place = torch.from_numpy(lengths[ends] - 1 - start).to(self._device)
+                    last[row] = state[row - begin, place]
+        return last
+
+
+def _shared_chunks(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+    """Chunks in order of their starts with the runs of rows that have them: (start, size, first row, row after)."""
+    rows: dict[tuple[int, int], list[int]] = {}
+    for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        for chunk in cut(start, padded_length(length)):
+            rows.setdefault(chunk, []).append(row)
+    for (start, size), own in sorted(rows.items()):
+        array = np.array(own)
+        for run in np.split(array, np.flatnonzero(np.diff(array) > 1) + 1):
+            yield start, size, int(run[0]), int(run[-1]) + 1

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stretto.engines.native.cache import KEYS, ROWS, KVCache, round_up
+from stretto.engines.native.cache import KEYS, KVCache, Padding, round_up
 from stretto.engines.native.forward import Forward, HeldWeights
 from stretto.engines.native.jobs import Failure, Job, Prefix, deliver
 from stretto.engines.native.prefill import Prefill, padded_length
+from stretto.engines.native.prefixes import Prefixes
 from stretto.engines.native.sampling import draw_tokens
 from stretto.engines.native.slots import Slots
 from stretto.engines.native.stopping import Decode
@@ -43,21 +44,26 @@ class Scheduler:
         num_slots: int,
         max_len: int,
         device: torch.device,
+        padding: Padding,
+        prefix_tokens: int = 0,
         decode: Decode | None = None,
     ) -> None:
         self.version = -1
         self.memory: MemoryLevel = "awake"
         self.generated_tokens = 0
         self.prefilled_tokens = 0
+        self.remembered_tokens = 0
         self.steps = 0
         self._forward, self._device = forward, device
         self._num_slots = num_slots
-        self._rows = round_up(num_slots, ROWS)
+        self._padding, self._prefix_tokens = padding, prefix_tokens
+        self._rows = padding.rows(num_slots)
         self._length = round_up(max_len, KEYS)
         self._refill_at = max(1, num_slots // 16)
         self._slots = Slots(self._rows, max_len, decode)
         self._cache: KVCache | None = None
         self._prefill: Prefill | None = None
+        self._prefixes: Prefixes | None = None
         self._weights: HeldWeights | None = None
         self._jobs: dict[str, Job] = {}
         self._waiting: deque[Job] = deque()
@@ -138,7 +144,7 @@ class Scheduler:
         if window and not window.done():
             window.set_exception(EngineError("The engine was closed while an update window was opening."))
         self._refuse("The engine was closed.", None)
-        self._cache = self._prefill = self._weights = None
+        self._cache = self._prefill = self._prefixes = self._weights = None
 
     # --- weights and memory ----------------------------------------------------------------------------------------
 
@@ -160,7 +166,10 @@ class Scheduler:
 
     def close_window(self, version: int) -> None:
         """Serve ``version``. Computed prompts that wait for slots are computed anew; running ones keep their cache."""
+        self._forward.settle(self._weights)
         self._slots.end_version(self.version)
+        if self._prefixes:
+            self._prefixes.forget()
         for job in self._waiting:
             job.prefix = None
         if self._refusal is not None and self._cache and self._prefill:
@@ -193,7 +202,7 @@ class Scheduler:
         if level == "awake":
             self._allocate_caches()
         else:
-            self._cache = self._prefill = None
+            self._cache = self._prefill = self._prefixes = None
         if level == "weights_released":
             self._weights = None
             self._refusal = Failure(
@@ -232,10 +241,11 @@ class Scheduler:
         sources: dict[Job, int] = {}
         logits: list[torch.Tensor] = []
         if fresh:
-            rows, fresh_logits = prefill.run(weights, [job.request.token_ids for job in fresh])
+            rows, fresh_logits, remembered = prefill.run(weights, [job.request.token_ids for job in fresh])
             sources = dict(zip(fresh, rows, strict=True))
             logits.append(fresh_logits)
-            self.prefilled_tokens += sum(len(job.request.token_ids) for job in fresh)
+            self.remembered_tokens += remembered
+            self.prefilled_tokens += sum(len(job.request.token_ids) for job in fresh) - remembered
         source_rows: list[int] = []
         target_rows: list[int] = []
         logit_rows: list[int] = []
@@ -283,8 +293,8 @@ class Scheduler:
     def _decode(self, weights: HeldWeights, cache: KVCache) -> None:
         slots = self._slots
         active = slots.active
-        rows = round_up(active, ROWS)
-        keys = cache.keys(int(slots.position[:active].max()) + 1)
+        rows = self._padding.rows(active)
+        keys = self._padding.keys(int(slots.position[:active].max()) + 1, cache.head_dim)
         ids = torch.from_numpy(slots.token[:rows, None]).to(self._device)
         positions = torch.from_numpy(slots.position[:rows, None]).to(self._device)
         state = self._forward.hidden(weights, cache, 0, ids, positions, keys)
@@ -373,4 +383,5 @@ class Scheduler:
         if self._cache is None:
             prompts = min(self._rows, _PREFILL_ROWS)
             self._cache = self._forward.new_cache(self._rows, self._length)
-            self._prefill = Prefill(self._forward, prompts, self._length)
+            self._prefixes = Prefixes(self._prefix_tokens, self._cache.tensor)
+            self._prefill = Prefill(self._forward, prompts, self._length, self._padding, self._prefixes)

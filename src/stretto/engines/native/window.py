@@ -13,11 +13,13 @@ __all__ = ["Place", "WeightWindow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Place:
-    """Where a named tensor of ``shape`` goes. A ``rotary`` target is viewed as [heads, head_dim / 2, 2, rest]."""
+    """Where a named tensor of ``shape`` goes, and where ``also``, if anywhere. A ``rotary`` target is viewed as
+    [heads, head_dim / 2, 2, rest]."""
 
     target: torch.Tensor
     shape: tuple[int, ...]
     rotary: bool = False
+    also: torch.Tensor | None = None
 
 
 class WeightWindow:
@@ -71,6 +73,8 @@ class WeightWindow:
 
     @torch.inference_mode()
     def _copy(self, place: Place, data: torch.Tensor) -> None:
+        if place.also is not None:
+            place.also.copy_(data)
         if not place.rotary:
             place.target.copy_(data)
             return
