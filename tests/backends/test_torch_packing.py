@@ -37,11 +37,12 @@ def test_packs_are_the_batch(random_batch, seed, budget, longest):
             expected.append(batch.trajectories[r].token_ids_T[:last].tolist())
         assert all(s in expected for s in spelled)
         # the state that predicts a token has read what stands before it
-        source = pack.source.index.numpy()
+        source = pack.predicting_P.numpy()[pack.source.index.numpy()]
+        assert len(set(pack.predicting_P.tolist())) == len(pack.predicting_P)
         before = places - batch.offsets[row[places]] - 1
         assert pack.position_ids_M.numpy()[source].tolist() == before.tolist()
         assert pack.input_ids_M.numpy()[source].tolist() == tokens[places - 1].tolist()
-        _transpose_holds(pack.source, len(pack.input_ids_M))
+        _transpose_holds(pack.source, len(pack.predicting_P))
         picked = pack.layout.spelled.pad.index[pack.layout.spelled.unpad]
         assert picked.tolist() == list(range(len(pack.input_ids_M)))
 

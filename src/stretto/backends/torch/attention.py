@@ -15,7 +15,7 @@ from torch import Tensor
 from stretto.backends.torch.kernels import Turns, rotated, turn
 from stretto.backends.torch.layout import AttentionLayout, Block, GatherIndex, SharedLayout, SpelledLayout
 
-__all__ = ["attend", "gather_rows"]
+__all__ = ["attend", "gather_rows", "picked"]
 
 Heads: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values of all blocks, or their gradients: rows of D."""
@@ -247,7 +247,7 @@ def _spelled_attention(
         outputs.append(attended.transpose(1, 2).reshape(rows * width, num_heads * dim))
         start += rows * width
     together = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return cast(Tensor, _Pick.apply(together, layout.unpad)).view(-1, num_heads, dim)
+    return picked(together, layout.unpad).view(-1, num_heads, dim)
 
 
 def _visible(width: int, window: int | None, device: torch.device) -> Tensor:
@@ -294,6 +294,11 @@ class _Gather(torch.autograd.Function):
         return _sum_rows(grad_outputs[0], cast(GatherIndex, ctx.rows)), None
 
 
+def picked(x: Tensor, index: Tensor | None) -> Tensor:
+    """``x[index]`` [K, C] of x [M, C] where no row is taken twice; all of it for None."""
+    return x if index is None else cast(Tensor, _Pick.apply(x, index))
+
+
 def _sum_rows(x: Tensor, rows: GatherIndex) -> Tensor:
     """The transpose of a gather: for each of its M rows the sum of x over the places that it was taken to."""
     return _sums(x, rows.bag, rows.bag_starts)
@@ -304,7 +309,7 @@ def _sums(x: Tensor, bag: Tensor, starts: Tensor) -> Tensor:
 
 
 class _Pick(torch.autograd.Function):
-    """``x[index]`` where no row is taken twice: its gradient is a copy, not a sum."""
+    """Its gradient is a copy, not a sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import psutil
 import torch
 import xxhash
 from torch import Tensor
+from torch.nn import Parameter
 
 from stretto.algorithms.losses import Tokens, resolve_loss, with_ess
 from stretto.backends.torch.attention import gather_rows
@@ -141,8 +142,8 @@ class TorchBackend:
         """
         held = self._trained(model)
         assert held.optimizer is not None
-        parameters = list(held.network.own_parameters().values())
-        grads = [p.grad for p in parameters if p.grad is not None]
+        parameters = held.optimizer.parameters
+        grads = [p.grad for p in parameters.values() if p.grad is not None]
         metrics = {"lr": Metric("mean", lr)}
         norm = torch.nn.utils.get_total_norm(grads) if grads else torch.zeros(())
         value = norm.item()
@@ -153,9 +154,10 @@ class TorchBackend:
         skipped, held.failure = held.failure, None
         if skipped is None:
             metrics["grad_norm"] = Metric("mean", value)
-            torch.nn.utils.clip_grads_with_norm_(parameters, self._config.max_grad_norm, norm)
+            if value > self._config.max_grad_norm:
+                torch.nn.utils.clip_grads_with_norm_(parameters.values(), self._config.max_grad_norm, norm)
             held.optimizer.step(lr)
-        _clear_gradients(held.network)
+        _clear_gradients(parameters)
         return UpdateReport(model=model, metrics=metrics, skipped=skipped)
 
     def tensors(self, model: str) -> Iterator[NamedTensor]:
@@ -191,8 +193,9 @@ class TorchBackend:
     def reset_optimizer(self, model: str) -> None:
         """Forget AdamW's moments and step counts, and any gradient."""
         held = self._trained(model)
-        _clear_gradients(held.network)
-        held.optimizer = AdamW(held.network.own_parameters(), self._config)
+        parameters = held.network.own_parameters()
+        _clear_gradients(parameters)
+        held.optimizer = AdamW(parameters, self._config)
         held.failure = None
 
     def save(self, path: Path) -> None:
@@ -269,8 +272,8 @@ class TorchBackend:
         """The states that predict the written tokens of ``pack`` [N, C], in the type in which a head takes them."""
         low = self._config.dtype == "bfloat16"
         with torch.autocast(self._device.type, torch.bfloat16, enabled=low):
-            hidden_M = network.hidden(pack)
-        hidden_N = gather_rows(hidden_M, pack.source)
+            hidden_P = network.hidden(pack)
+        hidden_N = gather_rows(hidden_P, pack.source)
         return hidden_N.bfloat16() if low and not network.has_values else hidden_N
 
     def _says(self, network: Network, hidden_N: Tensor, pack: Pack) -> dict[str, Tensor]:
@@ -344,9 +347,9 @@ class TorchBackend:
         return held
 
 
-def _clear_gradients(network: Network) -> None:
-    """Its own alone: another Model's adapters may stand on the same modules."""
-    for parameter in network.own_parameters().values():
+def _clear_gradients(parameters: Mapping[str, Parameter]) -> None:
+    """A Model's own alone: another one's adapters may stand on the same modules."""
+    for parameter in parameters.values():
         parameter.grad = None
 
 

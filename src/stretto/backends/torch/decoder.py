@@ -5,7 +5,7 @@ computes the same with ``stretto.engines.native.model``. Owns the computation; n
 import torch
 from torch import Tensor, nn
 
-from stretto.backends.torch.attention import attend
+from stretto.backends.torch.attention import attend, picked
 from stretto.backends.torch.kernels import Turns, gated, rms_norm, turns_of
 from stretto.backends.torch.layout import AttentionLayout
 from stretto.backends.torch.packing import Pack
@@ -62,7 +62,7 @@ class _UnfilledEmbedding(nn.Embedding):
 
 
 def _run(trunk: nn.Module, pack: Pack) -> Tensor:
-    return trunk(pack.input_ids_M, pack.position_ids_M, pack.layout)
+    return trunk(pack.input_ids_M, pack.position_ids_M, pack.layout, pack.predicting_P)
 
 
 class Trunk(nn.Module):
@@ -75,13 +75,18 @@ class Trunk(nn.Module):
         self.layers = nn.ModuleList(_Layer(spec) for _ in range(spec.num_layers))
         self.norm = _Norm(spec.hidden, spec.norm_eps)
 
-    def forward(self, ids_M: Tensor, positions_M: Tensor, layout: AttentionLayout) -> Tensor:
-        """Hidden states after the last norm [M, C], float32. Under autocast products are in its type."""
+    def forward(self, ids_M: Tensor, positions_M: Tensor, layout: AttentionLayout, wanted_P: Tensor) -> Tensor:
+        """Hidden states of the tokens at ``wanted_P`` after the last norm [P, C], float32.
+
+        The last layer computes its keys and values for every token, and what follows its attention for these alone.
+        Under autocast products are in its type.
+        """
         state = self.embed_tokens(ids_M)
         frequencies = self._spec.rope.frequencies(self._spec.head_dim).to(state.device)
         turns = turns_of(positions_M[:, None].float() * frequencies)
-        for layer in self.layers:
-            state = layer(state, turns, layout)
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            state = layer(state, turns, layout, wanted_P if i == last else None)
         return self.norm(state, torch.float32)
 
 
@@ -108,13 +113,13 @@ class _Attention(nn.Module):
             self.k_norm = _Norm(spec.head_dim, spec.norm_eps)
         self._width, self._normed = spec.head_dim, spec.qk_norm
 
-    def forward(self, x: Tensor, turns: Turns, layout: AttentionLayout) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, layout: AttentionLayout, wanted: Tensor | None) -> Tensor:
         query, key, value = (
             projection(x).view(x.shape[0], -1, self._width) for projection in (self.q_proj, self.k_proj, self.v_proj)
         )
         if self._normed:
             query, key = self.q_norm(query, query.dtype), self.k_norm(key, key.dtype)
-        return self.o_proj(attend(query, key, value, layout, turns=turns).flatten(1))
+        return self.o_proj(picked(attend(query, key, value, layout, turns=turns).flatten(1), wanted))
 
 
 class _Mlp(nn.Module):
@@ -136,8 +141,8 @@ class _Layer(nn.Module):
         self.input_layernorm = _Norm(spec.hidden, spec.norm_eps)
         self.post_attention_layernorm = _Norm(spec.hidden, spec.norm_eps)
 
-    def forward(self, x: Tensor, turns: Turns, layout: AttentionLayout) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, layout: AttentionLayout, wanted: Tensor | None) -> Tensor:
         low = torch.is_autocast_enabled(x.device.type)
         dtype = torch.get_autocast_dtype(x.device.type) if low else x.dtype
-        x = x + self.self_attn(self.input_layernorm(x, dtype), turns, layout)
+        x = picked(x, wanted) + self.self_attn(self.input_layernorm(x, dtype), turns, layout, wanted)
         return x + self.mlp(self.post_attention_layernorm(x, dtype))

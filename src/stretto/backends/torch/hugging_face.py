@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedMod
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from stretto.backends.torch.attention import attend, gather_rows
+from stretto.backends.torch.attention import attend, gather_rows, picked
 from stretto.backends.torch.hf_config import check_weights
 from stretto.backends.torch.layout import AttentionLayout
 from stretto.backends.torch.loading import check_fit
@@ -68,7 +68,7 @@ def _run(trunk: nn.Module, pack: Pack) -> Tensor:
         use_cache=False,
         layout=pack.layout,
     )
-    return cast(Tensor, output.last_hidden_state)[0]
+    return picked(cast(Tensor, output.last_hidden_state)[0], pack.predicting_P)
 
 
 def _packed_attention(

@@ -81,7 +81,7 @@ class Network(nn.Module):
         return hasattr(self, "value_head")
 
     def hidden(self, pack: Pack) -> Tensor:
-        """The states that predict the written tokens' places, after the last norm, [M, C]."""
+        """The states of the tokens that predict a written one, after the last norm, [P, C]."""
         if self.adapter is not None:
             activate(self, self.adapter, trained=self.trains_adapter)
         return self._run(getattr(self, self._trunk), pack)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adamw import adamw
 
 from stretto.backends.torch.quantised import BLOCK, Quantised
 from stretto.config.backends import TorchBackendConfig
@@ -39,14 +38,14 @@ class AdamW:
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], config: TorchBackendConfig) -> None:
-        self._parameters = parameters
+        self.parameters = parameters
         self._config = config
         self.moments: dict[str, Moments] = {}
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Move every parameter that has a gradient, at rate ``lr``."""
-        moving = {name: p for name, p in self._parameters.items() if p.grad is not None}
+        moving = {name: p for name, p in self.parameters.items() if p.grad is not None}
         for name in moving:
             if name not in self.moments:
                 self.moments[name] = self._fresh(name)
@@ -83,7 +82,7 @@ class AdamW:
             self.moments[name].step.fill_(count)
 
     def _fresh(self, name: str) -> Moments:
-        parameter = self._parameters[name]
+        parameter = self.parameters[name]
         step = torch.zeros((), dtype=torch.float32, device=parameter.device)
         if self._config.optimizer == "adamw" or parameter.numel() < SMALL:
             return Moments(exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter), step=step)
@@ -95,7 +94,7 @@ class AdamW:
     def _move(self, names: Sequence[str], lr: float, weight_decay: float) -> None:
         plain = list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]()
         for name in names:
-            parameter, held = self._parameters[name], self.moments[name]
+            parameter, held = self.parameters[name], self.moments[name]
             grad = parameter.grad
             assert grad is not None
             match held.exp_avg, held.exp_avg_sq:
@@ -130,18 +129,18 @@ class AdamW:
     ) -> None:
         """Parameters, gradients, first and second moments, counts of steps: all but the gradients are changed."""
         parameters, grads, firsts, seconds, steps = map(list, zip(*together, strict=True))
-        adamw(
+        torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
+        torch._fused_adamw_(  # pyright: ignore[reportPrivateImportUsage]
             parameters,
             grads,
             firsts,
             seconds,
             [],
             steps,
-            fused=True,
             amsgrad=False,
+            lr=lr,
             beta1=self._config.betas[0],
             beta2=self._config.betas[1],
-            lr=lr,
             weight_decay=weight_decay,
             eps=self._config.eps,
             maximize=False,

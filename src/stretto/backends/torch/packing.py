@@ -5,7 +5,7 @@ Three things are left out of the forward pass because nothing depends on them: t
 last one itself (it predicts nothing), and repeated prompts: trajectories of a micro-batch whose prompts are equal share
 one copy. Every trajectory attends to it as to its own (``layout``), so sharing is exact.
 
-Shapes: M tokens of the packed row, N written tokens of the micro-batch.
+Shapes: M tokens of the packed row, N written tokens of the micro-batch, predicted from P of the M.
 """
 
 from collections.abc import Iterator
@@ -29,14 +29,16 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pack:
-    """One micro-batch. ``source`` gathers the hidden state that predicts each written token; ``targets_N`` are those
-    tokens, ``flat_N`` their places in the batch's per-token Columns, ``rows_N`` their rows among the ``num_rows`` of
-    the micro-batch, ``groups_R`` the groups of these among ``num_groups``, ``inverse_temperature_N`` what scales
-    logits."""
+    """One micro-batch. ``predicting_P`` are the places that predict a written token, each once and in order: states of
+    others are not needed after the last attention. ``source`` gathers from them the state that predicts each written
+    token; ``targets_N`` are those tokens, ``flat_N`` their places in the batch's per-token Columns, ``rows_N`` their
+    rows among the ``num_rows`` of the micro-batch, ``groups_R`` the groups of these among ``num_groups``,
+    ``inverse_temperature_N`` what scales logits."""
 
     input_ids_M: Tensor
     position_ids_M: Tensor
     layout: AttentionLayout
+    predicting_P: Tensor
     source: GatherIndex
     targets_N: Tensor
     flat_N: Tensor
@@ -139,7 +141,7 @@ def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
     in_pack[chosen] = np.arange(len(chosen))
     kept = in_pack[rows.written_row] >= 0
     flat_N, row_N = rows.written[kept], in_pack[rows.written_row[kept]]
-    source_N = pieces.place(row_N, flat_N - starts[row_N] - 1)
+    predicting, source_N = np.unique(pieces.place(row_N, flat_N - starts[row_N] - 1), return_inverse=True)
     groups = np.unique(rows.draws_B[chosen], return_inverse=True)[1]
 
     def send(array: np.ndarray) -> Tensor:
@@ -150,7 +152,8 @@ def _pack(rows: _Rows, chosen: Places, device: torch.device) -> Pack:
         input_ids_M=send(tokens[starts[row_M] + position_M]),
         position_ids_M=send(position_M),
         layout=AttentionLayout(pieces, len(row_M), device),
-        source=gather_index(source_N, len(row_M), device),
+        predicting_P=send(predicting),
+        source=gather_index(source_N, len(predicting), device),
         targets_N=send(tokens[flat_N]),
         flat_N=send(flat_N),
         rows_N=send(row_N),

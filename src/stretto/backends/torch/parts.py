@@ -15,8 +15,8 @@ __all__ = ["Parts"]
 class Parts:
     """A causal language model in two pieces, under the names that its checkpoint gives them.
 
-    ``run`` computes the states after the last norm [M, C] of a Pack. ``layers`` are those of the trunk that come one
-    after the other. ``tied``: the head's matrix is the embedding's.
+    ``run`` computes the states after the last norm [P, C] of the tokens of a Pack that predict one. ``layers`` are
+    those of the trunk that come one after the other. ``tied``: the head's matrix is the embedding's.
     """
 
     trunk_name: str
