@@ -9,7 +9,7 @@ STAMP := $(VENV)/.stretto-installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup quickstart seeds test test-all lint reference docs docs-serve bench-driver bench-step bench-estimators bench-algorithms \
-	bench-trl clean
+	bench-trl bench-overlap bench-growth clean
 
 help:
 	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
@@ -22,6 +22,8 @@ help:
 	@echo "make reference     write the pages of docs/ that are made from code"
 	@echo "make bench-driver  CPU time of the driver's loop without a model"
 	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm: the larger model)"
+	@echo "make bench-overlap wall time of a step with rollout beside training, on two cores"
+	@echo "make bench-growth  memory, objects and files of a run over 1,000 steps"
 	@echo "make bench-estimators  seconds that advantages take for 100,000 sequences, beside loops"
 	@echo "make bench-algorithms  what every algorithm learns with equal samples, beside TRL (half an hour and more)"
 	@echo "make bench-step    where the CPU time of a quickstart step goes"
@@ -71,6 +73,12 @@ bench-driver: setup
 
 bench-step: setup
 	$(BIN)/python benchmarks/step.py
+
+bench-overlap: setup
+	$(BIN)/python benchmarks/overlap.py
+
+bench-growth: setup
+	$(BIN)/python benchmarks/growth.py
 
 bench-estimators: setup
 	$(BIN)/python benchmarks/estimators.py

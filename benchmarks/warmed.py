@@ -1,16 +1,19 @@
-"""A policy to begin with: the quickstart's after its warm-up, with its training and held-out problems as files."""
+"""Policies to begin with, in folders, with problems as files: the quickstart's after its warm-up, and SmolLM2."""
 
 import json
 from pathlib import Path
 
 from stretto.api.runs import start
 from stretto.config.load import load_recipe
+from stretto.data.locations import folder_of
 from stretto.data.order import split
 from stretto.data.sources import load_prompts
 from stretto.data.tokens import load_tokenizer
 from stretto.recipes import FOLDER
 
-__all__ = ["warmed_model"]
+__all__ = ["smollm_model", "warmed_model"]
+
+MODEL_SMOLLM = "builtin:smollm2-135m-instruct"
 
 
 def warmed_model(folder: Path, *, until: float = 0.45, name: str = "start") -> tuple[str, str, str]:
@@ -26,3 +29,16 @@ def warmed_model(folder: Path, *, until: float = 0.45, name: str = "start") -> t
         rows = [json.dumps({"prompt": p.text, "answer": p.data["answer"]}) for p in chosen]
         (folder / f"{part}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     return str(view.path / "model"), str(folder / "train.jsonl"), str(folder / "held_out.jsonl")
+
+
+def smollm_model(folder: Path) -> tuple[str, str]:
+    """SmolLM2 as a folder, and chain sums as chat prompts."""
+    import reasoning_gym  # loads slowly, and the 1 M model does without
+
+    rows = []
+    for entry in reasoning_gym.create_dataset("chain_sum", seed=0, size=64):
+        ask = f"{entry['question']}\nAnswer with the number alone."
+        row = {"prompt": [{"role": "user", "content": ask}], "answer": entry["answer"]}
+        rows.append(json.dumps(row))
+    (folder / "chain_sum.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return str(folder_of(MODEL_SMOLLM)), str(folder / "chain_sum.jsonl")

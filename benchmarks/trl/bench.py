@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from same_updates import differences
 
 from table import print_table, write_result
-from warmed import warmed_model
+from warmed import smollm_model, warmed_model
 
 HERE = Path(__file__).parent
 PYTHON = {"stretto": sys.executable, "trl": os.environ.get("TRL_PYTHON", ".venv-trl/bin/python")}
@@ -38,22 +38,6 @@ LEARN = {"groups": 8, "n": 8, "max_tokens": 32, "lr": 3e-5, "steps": 300, "force
 FORCED = {**LEARN, "steps": 30, "forced": True}
 SAME = {**LEARN, "steps": 10}
 SMOLLM = {**LEARN, "steps": 3, "lr": 1e-6, "skip": 1}
-MODEL_SMOLLM = "builtin:smollm2-135m-instruct"
-
-
-def smollm_model(folder: Path) -> tuple[str, str]:
-    """SmolLM2 as a folder, and chain sums as chat prompts."""
-    import reasoning_gym
-
-    from stretto.data.locations import folder_of
-
-    rows = []
-    for entry in reasoning_gym.create_dataset("chain_sum", seed=0, size=64):
-        ask = f"{entry['question']}\nAnswer with the number alone."
-        row = {"prompt": [{"role": "user", "content": ask}], "answer": entry["answer"]}
-        rows.append(json.dumps(row))
-    (folder / "train.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return str(folder_of(MODEL_SMOLLM)), str(folder / "train.jsonl")
 
 
 def measure(who: str, folder: Path, job: dict[str, Any]) -> dict[str, Any]:

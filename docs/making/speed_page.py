@@ -37,6 +37,22 @@ completion is exactly 32 tokens long. Tokens differ a little at natural stops, s
 
 """
 
+OVERLAP = """## Rollout beside training
+
+`make bench-overlap`: the same steps with one thread each for engine and learner, in turns (`schedule.max_staleness` 0)
+and at once (1), and in turns with two threads for the learner, on two cores. "Overlap" is the share of the shorter
+side, generating or training, that is hidden behind the longer. Of every step the fastest of three processes counts.
+"""
+
+OVERLAP_COLUMNS = {
+    "wall_s": "s a step",
+    "wait_s": "waiting for rollout",
+    "train_s": "training",
+    "cpu_s": "CPU s a step",
+    "engine_cpu_s": "of the engine's thread",
+    "learner_cpu_s": "of the learner's thread",
+}
+
 WHO = {"stretto": "Stretto", "trl": "TRL", "ratio": "**ratio**", "start": "before"}
 
 
@@ -52,7 +68,7 @@ def speed_page() -> str:
             if record["result"].get("accuracy"):
                 text += _accuracy(record["result"]["accuracy"]) + _updates(record["result"]["updates"])
     text += READING if found else NONE
-    return text + _seeds()
+    return text + _overlap() + _seeds()
 
 
 def _speed(rows: list[dict[str, Any]]) -> str:
@@ -62,6 +78,22 @@ def _speed(rows: list[dict[str, Any]]) -> str:
         case = row["case"] if row is rows[0] or row["case"] != rows[rows.index(row) - 1]["case"] else ""
         lines.append(f"| {case} | {WHO[row['who']]} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n\n"
+
+
+def _overlap() -> str:
+    file = RESULTS / "overlap.json"
+    if not file.exists():
+        return f"{OVERLAP}\n{NONE}"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = record["result"]
+    header = ["", "", *OVERLAP_COLUMNS.values(), "overlap"]
+    lines = [OVERLAP, f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for row, before in zip(rows, [None, *rows], strict=False):
+        case = row["case"] if before is None or row["case"] != before["case"] else ""
+        shown = [_number(row[key]) for key in OVERLAP_COLUMNS]
+        overlap = f"**{row['overlap']:.0%}**" if row["overlap"] != "" else ""
+        lines.append(f"| {case} | {row['how']} | {' | '.join(shown)} | {overlap} |")
+    return "\n".join(lines) + f"\n\nOn {record['machine']}.\n\n"
 
 
 def _accuracy(rows: list[dict[str, Any]]) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from stretto.algorithms.aggregation import aggregation_weights
-from stretto.backends.torch.backend import ModelSpec, TorchBackend, num_threads, set_threads
+from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, StoreError
 from stretto.roles import TrainBackend
@@ -447,7 +447,6 @@ def test_it_is_a_train_backend_and_closes_twice():
 
 def test_threads_are_set_for_the_calling_thread():
     before = torch.get_num_threads()
-    assert set_threads(1) == torch.get_num_threads() == 1
-    assert num_threads(0) >= 1
-    assert num_threads(3) == 3
+    set_threads(3)
+    assert torch.get_num_threads() == 3
     torch.set_num_threads(before)

@@ -13,6 +13,7 @@ from stretto.graph.settings import brief
 from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
 from stretto.runtime.graphs import VALUE_HEADS
+from stretto.runtime.threads import told_threads
 from stretto.runtime.unread import refuse_unread
 
 __all__ = ["check"]
@@ -38,6 +39,7 @@ def check(recipe: Recipe) -> str:
             f"phase {phase.name}: workflow {phase.graph.name}, {phase.steps:,} steps of {phase.pool.groups_per_step} "
             f"groups ({draws / len(job.train):.1f} passes over the prompts), max_staleness {phase.pool.max_staleness}"
         )
+    lines += told_threads(recipe)
     lines += _preset_lines(recipe)
     adapters = _adapter_parameters(recipe, job)
     if adapters is not None:

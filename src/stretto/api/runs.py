@@ -18,9 +18,10 @@ from stretto.config.rewards import RewardConfig
 from stretto.data.locations import BUILTIN_PREFIX, is_hub_id
 from stretto.errors import ConfigError, ResumeError
 from stretto.runtime.attempt import attempt, evaluate_only
-from stretto.runtime.build import Given, Job, prepare, threads_of
+from stretto.runtime.build import Given, Job, prepare
 from stretto.runtime.checkpoint import position_after
 from stretto.runtime.evaluation import EvalResult
+from stretto.runtime.threads import threads_of
 from stretto.runtime.unread import refuse_unread
 from stretto.store import Checkpoint, ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run, word_for
 

@@ -74,11 +74,13 @@ def render_examination(found: "Examination") -> str:
 
 def _machine(found: "Examination") -> list[str]:
     m = found.machine
+    alone, beside = m.training_threads
     features = f" ({', '.join(m.features)})" if m.features else ""
     return [
         f"{m.system}, {m.cpu}{features}",
         f"  cores: {m.physical} physical, {m.logical} logical, {m.usable} for this process; "
         f"OMP_NUM_THREADS {m.omp_threads or 'not set'}",
+        f"  threads of training by default: {alone}, and {beside} while the engine runs ahead (max_staleness 1)",
         f"  memory: {m.memory_bytes / 1e9:.1f} GB, {m.available_bytes / 1e9:.1f} GB available; "
         f"disk for runs: {m.disk_free_bytes / 1e9:.1f} GB free",
     ]

@@ -39,7 +39,7 @@ class TorchBackendConfig(Section):
     device: str = "cpu"
     """Where it runs (cpu, cuda, cuda:1)."""
     threads: int = Field(default=0, ge=0)
-    """Intra-op threads; 0: one per physical core, resolved and recorded at the start of the run."""
+    """Intra-op threads; 0: one per core, less the engine's at ``max_staleness`` 1; recorded at the start of the run."""
     max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because they are not finite; one more ends the run."""
 

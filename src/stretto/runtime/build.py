@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import psutil
 import xxhash
 
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
@@ -45,6 +44,7 @@ from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, main_phase, warmup_phase
 from stretto.runtime.scores import check_scores
 from stretto.runtime.teachers import check_teacher, locate_teacher
+from stretto.runtime.threads import threads_of
 from stretto.runtime.worker import Worker
 from stretto.store import PromptsBody
 from stretto.testing import FakeBackend, FakeEngine
@@ -53,7 +53,7 @@ from stretto.types import Prompt
 if TYPE_CHECKING:
     from stretto.backends.torch.lora import BaseOrigin
 
-__all__ = ["Given", "Job", "max_len_of", "needed_models", "open_model", "open_parts", "prepare", "threads_of"]
+__all__ = ["Given", "Job", "max_len_of", "needed_models", "open_model", "open_parts", "prepare"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -398,13 +398,6 @@ def _check_vocabulary(job: Job) -> None:
             )
 
 
-def threads_of(recipe: Recipe) -> int | None:
-    """The intra-op threads the learner will use, on which bits depend; None if it computes nothing."""
-    if isinstance(recipe.backend, FakeBackendConfig):
-        return None
-    return recipe.backend.threads or psutil.cpu_count(logical=False) or 1
-
-
 def needed_models(graphs: Sequence[Graph]) -> Mapping[str, frozenset[str]]:
     """Every Model of these graphs with all its roles; the policy is always there."""
     needed: dict[str, frozenset[str]] = {"policy": frozenset({"generate"})}
@@ -422,7 +415,7 @@ def _open_backend(job: Job) -> TrainBackend:
     with importing_much():
         from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 
-    set_threads(recipe.backend.threads)
+    set_threads(threads_of(recipe) or 1)
     specs = {
         model: ModelSpec(
             path=job.model,
@@ -444,7 +437,7 @@ def open_model(recipe: Recipe, model: str = "policy") -> TrainBackend:
         raise ConfigError("backend.type=fake holds no Model, so there are no weights. Train with backend.type=torch.")
     from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 
-    set_threads(recipe.backend.threads)
+    set_threads(threads_of(recipe) or 1)
     path = locate(recipe.model.path, recipe.model.revision).path
     spec = ModelSpec(
         path=path,

@@ -23,6 +23,8 @@ def test_the_processor_is_read():
 def test_the_machine(tmp_path):
     machine = look_at_machine(tmp_path / "not" / "there" / "yet")
     assert 1 <= machine.physical <= machine.logical and 1 <= machine.usable <= machine.logical
+    alone, beside = machine.training_threads
+    assert 1 <= beside <= alone <= machine.usable
     assert 0 < machine.available_bytes <= machine.memory_bytes and machine.disk_free_bytes > 0
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from stretto.runtime.threads import usable_cores
+
 __all__ = ["Machine", "look_at_machine", "parse_cpuinfo"]
 
 _FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
@@ -16,7 +18,10 @@ _FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Sizes in bytes. ``usable`` are the cores that this process may run on; ``omp_threads`` is OMP_NUM_THREADS."""
+    """Sizes in bytes. ``usable`` are the cores that this process may run on; ``omp_threads`` is OMP_NUM_THREADS.
+
+    ``training_threads``: what ``backend.threads: 0`` gives, in turns with an engine and beside one that has a thread.
+    """
 
     system: str
     cpu: str
@@ -28,13 +33,14 @@ class Machine:
     available_bytes: int
     disk_free_bytes: int
     omp_threads: str | None
+    training_threads: tuple[int, int]
 
 
 def look_at_machine(runs_dir: Path) -> Machine:
     """This machine; ``runs_dir`` (or the nearest folder above it that exists) is where disk space is looked at."""
     cpu, features = _cpu()
     memory = psutil.virtual_memory()
-    logical = psutil.cpu_count() or 1
+    logical, cores = psutil.cpu_count() or 1, usable_cores()
     return Machine(
         system=f"{platform.system()} {platform.release()}",
         cpu=cpu,
@@ -46,6 +52,7 @@ def look_at_machine(runs_dir: Path) -> Machine:
         available_bytes=memory.available,
         disk_free_bytes=shutil.disk_usage(_existing(runs_dir.absolute())).free,
         omp_threads=os.environ.get("OMP_NUM_THREADS"),
+        training_threads=(cores, max(1, cores - 1)),
     )
 
 

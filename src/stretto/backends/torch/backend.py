@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 import xxhash
 from torch import Tensor
@@ -45,23 +44,16 @@ from stretto.errors import ConfigError, StoreError, nearest
 from stretto.roles import NamedTensor, Want
 from stretto.types import Array, Batch, Column, Json, LossRef, Metric, Metrics, UpdateReport, merge_metrics
 
-__all__ = ["ModelSpec", "TorchBackend", "num_threads", "set_threads"]
+__all__ = ["ModelSpec", "TorchBackend", "set_threads"]
 
 
-def num_threads(threads: int) -> int:
-    """``threads``, or one per physical core for 0."""
-    return threads or psutil.cpu_count(logical=False) or 1
-
-
-def set_threads(threads: int) -> int:
-    """Give the calling thread this many intra-op threads (0: one per physical core) and return the number.
+def set_threads(threads: int) -> None:
+    """Give the calling thread this many intra-op threads.
 
     torch keeps the number per calling thread: call this first in the thread that will use the backend.
     """
-    number = num_threads(threads)
     torch.get_num_threads()  # a thread's first torch call takes over a process-wide default: make it before ours
-    torch.set_num_threads(number)
-    return number
+    torch.set_num_threads(threads)
 
 
 @dataclass(slots=True, eq=False)
