@@ -59,6 +59,7 @@ class Network(nn.Module):
         self.config: Mapping[str, Json] = {}
         self.adapter: str | None = None
         self.trains_adapter = False
+        self._own: Mapping[str, nn.Parameter] | None = None
         self.tied = parts.tied and not value_head
         self.logits = parts.logits
         self._run, self._trunk, self._head = parts.run, parts.trunk_name, parts.head_name
@@ -88,14 +89,18 @@ class Network(nn.Module):
 
     def own_parameters(self) -> Mapping[str, nn.Parameter]:
         """What training changes and a checkpoint holds: all weights, tied ones once, or the adapters and value head."""
-        if self.adapter is None:
-            return dict(self.named_parameters())
-        own = dict(adapter_parameters(self, self.adapter))
-        return {**own, **{n: p for n, p in self.named_parameters() if n.startswith("value_head.")}}
+        if self._own is None:
+            # torch walks over all modules to list them, and every step asks.
+            if self.adapter is None:
+                self._own = dict(self.named_parameters())
+            else:
+                heads = {n: p for n, p in self.named_parameters() if n.startswith("value_head.")}
+                self._own = {**dict(adapter_parameters(self, self.adapter)), **heads}
+        return self._own
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name in a fixed order, tied ones once, adapters merged one tensor at a time."""
-        yield from self.named_parameters() if self.adapter is None else merged_weights(self, self.adapter)
+        yield from self.own_parameters().items() if self.adapter is None else merged_weights(self, self.adapter)
 
     def trunk_weights(self) -> Iterator[tuple[str, Tensor]]:
         """``weights`` without those of a value head."""
@@ -124,7 +129,7 @@ class Network(nn.Module):
             targets = sorted(n for n, module in self.named_modules() if hasattr(module, "lora_A"))
         add_adapter(self, name, targets, lora, seed)
         view = copy.copy(self)
-        view.adapter, view.trains_adapter = name, trained
+        view.adapter, view.trains_adapter, view._own = name, trained, None
         if self.has_values:
             view.value_head.requires_grad_(trained)
         activate(view, name, trained=trained)
