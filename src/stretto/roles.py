@@ -90,7 +90,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """``len(seeds)`` completions of one prompt; they share its computation. ``seeds[i]`` alone decides sample ``i``.
+    """``len(seeds)`` completions of one prompt; they share its computation. ``seeds[i]`` is all the chance in sample
+    ``i``; how many siblings it has may change its last bits, what else runs may not.
 
     Seeds are 64-bit. ``deadline_s`` counts from admission; past it the engine raises EngineError naming the request.
     """

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from stretto.engines.native.attention import weighted
 from stretto.engines.native.cache import KEYS, SHORT_KEYS, Padding
 from stretto.engines.native.probe import probe_invariance
 from stretto.errors import EngineError
@@ -95,18 +96,18 @@ def test_the_count_of_keys():
 def test_no_count_of_keys_changes_a_bit(head_dim, dtype):
     """A decoding row attends to what it has, however many keys its company makes it read."""
     draw = torch.Generator().manual_seed(head_dim)
-    keys, values = (torch.randn(8, 4 * KEYS, head_dim, generator=draw).to(dtype) for _ in range(2))
-    for shared in (1, 2, 3, 4, 6, 8):
+    keys, values = (torch.randn(8, 10 * KEYS, head_dim, generator=draw).to(dtype) for _ in range(2))
+    for shared in (1, 2, 3, 4, 6, 8, 32):
         query = torch.randn(8, shared, head_dim, generator=draw).to(dtype)
-        for have in (1, 7, 15, 16, 17, 31, 32, 33, 50, 64):
+        for have in (1, 7, 15, 16, 17, 31, 32, 33, 50, 64, 150, 200, 330):
             outputs = []
-            for count in (*SHORT_KEYS, KEYS, 2 * KEYS, 4 * KEYS):
+            for count in (*SHORT_KEYS, *(n * KEYS for n in (1, 2, 3, 4, 5, 7, 10))):
                 if count < have:
                     continue
                 mask = torch.zeros(8, shared, count, dtype=dtype)
                 mask[:, :, have:] = float("-inf")
                 scores = torch.baddbmm(mask, query, keys[:, :count].transpose(1, 2), alpha=head_dim**-0.5)
-                outputs.append(torch.bmm(scores.softmax(dim=-1), values[:, :count]))
+                outputs.append(weighted(scores.softmax(dim=-1), values[:, :count]))
             assert all(torch.equal(outputs[0], other) for other in outputs[1:]), (shared, have)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from stretto.engines.native.cache import KVCache
+from stretto.engines.native.shared import SharedPast
 from stretto.engines.native.window import WeightWindow
 
 __all__ = ["Forward", "HeldWeights", "Sizes"]
@@ -42,6 +43,11 @@ class Forward(Protocol):
         """Whether a row's bits are the same among any number of rows x tokens, not only multiples of ``ROWS``."""
         ...
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether rows can have a part of their past in common."""
+        ...
+
     def new_cache(self, rows: int, length: int) -> KVCache:
         """An empty cache."""
         ...
@@ -66,11 +72,13 @@ class Forward(Protocol):
         ids: torch.Tensor,
         positions: torch.Tensor,
         num_keys: int,
+        shared: SharedPast | None = None,
     ) -> torch.Tensor:
         """Last hidden states [R, C, hidden] of tokens ``ids`` [R, C] at ``positions`` [R, C], int64.
 
         Row r of ``ids`` continues row ``first + r`` of the cache, whose keys and values at ``positions`` are written.
-        ``num_keys`` (of ``Padding``) is past every position; R x C is of it too.
+        With ``shared`` (one token a row, and only where ``shares_prompts``) the row holds what comes after the shared
+        part, from its first place on. ``num_keys`` (of ``Padding``) is past every position; R x C is of it too.
         """
         ...
 

@@ -14,8 +14,10 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from stretto.engines.native.attention import weighted
 from stretto.engines.native.cache import KVCache
 from stretto.engines.native.forward import Sizes
+from stretto.engines.native.shared import SharedPast
 from stretto.engines.native.window import Place, WeightWindow
 from stretto.families.facts import max_positions_of
 from stretto.families.modules import empty_causal, inspect_family, resolve_config
@@ -58,6 +60,7 @@ class HuggingFaceForward:
     """Computes with a module of transformers. A ``Forward``; its weights are the module."""
 
     any_rows = False
+    shares_prompts = False
 
     def __init__(self, hf_config: Mapping[str, Json], dtype: torch.dtype, device: torch.device) -> None:
         """DataError if the family's code does not do what this needs."""
@@ -95,8 +98,10 @@ class HuggingFaceForward:
         ids: torch.Tensor,
         positions: torch.Tensor,
         num_keys: int,
+        shared: SharedPast | None = None,
     ) -> torch.Tensor:
         """As ``Forward.hidden``; the states are those after the last norm."""
+        assert shared is None, "a shared past was given to a module of transformers"
         turn = _Pass(
             cache=cache, first=first, place=cache.places(first, positions), positions=positions, num_keys=num_keys
         )
@@ -149,6 +154,6 @@ def _attention(
         weights = torch.cat((scores, sink), dim=-1).softmax(dim=-1)[..., :num_keys]
     else:
         weights = scores.softmax(dim=-1)
-    mixed = torch.bmm(weights.to(layer.dtype).reshape(rows * kv_heads, shared * chunk, num_keys), values)
+    mixed = weighted(weights.to(layer.dtype).reshape(rows * kv_heads, shared * chunk, num_keys), values)
     mixed = mixed.view(rows, kv_heads, shared, chunk, width).permute(0, 3, 1, 2, 4)
     return mixed.reshape(rows, chunk, heads, width).to(query.dtype), None

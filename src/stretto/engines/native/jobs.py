@@ -23,10 +23,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prefix:
-    """A computed prompt whose samples are not all in slots yet: keys and values, and the logits of the first token."""
+    """A computed prompt whose samples are not all in slots yet: the logits of the first token, and keys and values, or
+    the number under which the samples share them."""
 
-    keys_values: torch.Tensor
     logits: torch.Tensor
+    keys_values: torch.Tensor | None = None
+    shared: int = -1
 
 
 @dataclass(slots=True, eq=False)

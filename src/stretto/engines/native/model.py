@@ -3,14 +3,16 @@
 Batch invariance. A row's bits must not depend on its company, so every operation here treats rows alone, and the
 shapes that could choose another kernel are fixed: callers give rows x tokens and keys as ``Padding`` counts them (keys
 are masked past a row's own length, where a zero weight meets a finite stale value), a matrix is packed or not from
-start to end (``Matrix``), and there is one attention path, two batched products around a softmax.
+start to end (``Matrix``), and there is one attention path (``Attention``).
 """
 
 import torch
 import torch.nn.functional as F
 
+from stretto.engines.native.attention import Attention
 from stretto.engines.native.cache import KVCache
 from stretto.engines.native.forward import Sizes
+from stretto.engines.native.shared import SharedPast
 from stretto.engines.native.weights import LayerWeights, Weights, all_packed, places_of
 from stretto.engines.native.window import WeightWindow
 from stretto.families.decoder import DecoderSpec
@@ -20,6 +22,8 @@ __all__ = ["Decoder"]
 
 class Decoder:
     """Computes hidden states and logits with the weights it is given. A ``Forward``."""
+
+    shares_prompts = True
 
     def __init__(
         self,
@@ -36,7 +40,6 @@ class Decoder:
         self.any_rows = all_packed(spec, dtype, self._head_dtype, device)
         angles = torch.arange(max_len, dtype=torch.float32)[:, None] * spec.rope.frequencies(spec.head_dim)
         self._turns = torch.complex(angles.cos(), angles.sin()).to(device)
-        self._columns = torch.arange(max_len, device=device)
         self._eps = torch.tensor(spec.norm_eps, device=device)
 
     def new_cache(self, rows: int, length: int) -> KVCache:
@@ -60,21 +63,28 @@ class Decoder:
         weights.settle()
 
     def hidden(
-        self, weights: Weights, cache: KVCache, first: int, ids: torch.Tensor, positions: torch.Tensor, num_keys: int
+        self,
+        weights: Weights,
+        cache: KVCache,
+        first: int,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        num_keys: int,
+        shared: SharedPast | None = None,
     ) -> torch.Tensor:
         """As ``Forward.hidden``; the states are those before the last norm."""
         rows, chunk = ids.shape
+        spec = self._spec
         state = F.embedding(ids.reshape(-1), weights.embed)
         turns = self._turns[positions.reshape(-1)][:, None]
-        place = cache.places(first, positions)
-        mask = self._mask(positions, num_keys)
-        past = cache.read(first, rows, num_keys)
-        for layer, flat, (keys, values) in zip(weights.layers, cache.flat(), past, strict=True):
+        held = positions if shared is None else positions - shared.base_R[:, None]
+        place = cache.places(first, held)
+        attend = Attention(spec, cache, first, held, num_keys, shared)
+        for index, (layer, flat) in enumerate(zip(weights.layers, cache.flat(), strict=True)):
             inner = self._rms_norm(state, layer.input_norm)
             heads = self._rotated(layer, layer.qkv.times(inner, layer.qkv_bias), turns)
-            flat.index_copy_(0, place, heads[:, self._spec.num_heads :].reshape(-1, self._spec.head_dim))
-            mixed = self._attend(heads, keys, values, rows, chunk, mask)
-            state = layer.out.added(state, mixed, layer.out_bias)
+            flat.index_copy_(0, place, heads[:, spec.num_heads :].reshape(-1, spec.head_dim))
+            state = layer.out.added(state, attend(heads, index), layer.out_bias)
             inner = self._rms_norm(state, layer.post_norm)
             gate, up = layer.gate_up.times(inner, layer.gate_up_bias).chunk(2, dim=-1)
             state = layer.down.added(state, F.silu(gate).mul_(up), layer.down_bias)
@@ -97,39 +107,6 @@ class Decoder:
             wide = torch.view_as_complex(turning.float().unflatten(-1, (-1, 2)))
             turning.copy_(torch.view_as_real(wide.mul_(turns)).flatten(-2))
         return heads
-
-    def _attend(
-        self,
-        heads: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        rows: int,
-        chunk: int,
-        mask: torch.Tensor,
-    ) -> torch.Tensor:
-        """Attend with the queries of ``heads`` [R C, H + 2 KV, D] over what ``KVCache.read`` gives: [R C, H D]."""
-        spec = self._spec
-        kv_heads, width = spec.num_kv_heads, spec.head_dim
-        shared = spec.num_heads // kv_heads
-        # The heads that share a key-value head, and the tokens of a chunk, are rows of one product.
-        query = heads[:, : spec.num_heads]
-        if chunk > 1:
-            query = query.view(rows, chunk, kv_heads, shared, width).permute(0, 2, 3, 1, 4)
-        query = query.reshape(rows * kv_heads, shared * chunk, width)
-        scores = torch.baddbmm(mask, query, keys, alpha=width**-0.5)
-        mixed = torch.bmm(scores.softmax(dim=-1), values)
-        if chunk > 1:
-            mixed = mixed.view(rows, kv_heads, shared, chunk, width).permute(0, 3, 1, 2, 4)
-        return mixed.reshape(rows * chunk, -1)
-
-    def _mask(self, positions: torch.Tensor, num_keys: int) -> torch.Tensor:
-        """0 where a token may look, -inf elsewhere: [R kv_heads, shared C, num_keys]."""
-        spec = self._spec
-        rows, chunk = positions.shape
-        hidden = self._columns[:num_keys] > positions[:, :, None]
-        mask = torch.zeros(hidden.shape, dtype=self._dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
-        shape = (rows, spec.num_kv_heads, spec.num_heads // spec.num_kv_heads, chunk, num_keys)
-        return mask[:, None, None].expand(shape).reshape(shape[0] * shape[1], shape[2] * chunk, num_keys)
 
     def _rms_norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """``w * x / sqrt(mean(x^2) + eps)`` over the last dimension, in float32, as x."""

@@ -22,6 +22,7 @@ from stretto.engines.native.jobs import Failure, Job, Prefix, deliver
 from stretto.engines.native.prefill import Prefill, padded_length
 from stretto.engines.native.prefixes import Prefixes
 from stretto.engines.native.sampling import draw_tokens
+from stretto.engines.native.shared import SharedPrompts, is_shared
 from stretto.engines.native.slots import Slots
 from stretto.engines.native.stopping import Decode
 from stretto.errors import EngineError, StrettoError, TrainError
@@ -64,6 +65,7 @@ class Scheduler:
         self._cache: KVCache | None = None
         self._prefill: Prefill | None = None
         self._prefixes: Prefixes | None = None
+        self._shared: SharedPrompts | None = None
         self._weights: HeldWeights | None = None
         self._jobs: dict[str, Job] = {}
         self._waiting: deque[Job] = deque()
@@ -144,7 +146,7 @@ class Scheduler:
         if window and not window.done():
             window.set_exception(EngineError("The engine was closed while an update window was opening."))
         self._refuse("The engine was closed.", None)
-        self._cache = self._prefill = self._prefixes = self._weights = None
+        self._cache = self._prefill = self._prefixes = self._shared = self._weights = None
 
     # --- weights and memory ----------------------------------------------------------------------------------------
 
@@ -172,10 +174,11 @@ class Scheduler:
             self._prefixes.forget()
         for job in self._waiting:
             job.prefix = None
-        if self._refusal is not None and self._cache and self._prefill:
+        if self._refusal is not None and self._cache and self._prefill and self._shared:
             # A failed engine may have left NaN behind, which no mask can hide.
             self._cache.tensor.zero_()
             self._prefill.cache.tensor.zero_()
+            self._shared.clean()
         self.version = version
         self._refusal = None
         self._resume()
@@ -202,7 +205,7 @@ class Scheduler:
         if level == "awake":
             self._allocate_caches()
         else:
-            self._cache = self._prefill = self._prefixes = None
+            self._cache = self._prefill = self._prefixes = self._shared = None
         if level == "weights_released":
             self._weights = None
             self._refusal = Failure(
@@ -219,11 +222,11 @@ class Scheduler:
 
     def step(self) -> None:
         """Admit what fits, draw one token for every active row, hand over what ended."""
-        assert self._weights and self._cache and self._prefill
+        assert self._weights and self._cache and self._prefill and self._shared
         while self._should_admit():
             self._admit(self._weights, self._cache, self._prefill)
         if self._slots.active:
-            self._decode(self._weights, self._cache)
+            self._decode(self._weights, self._cache, self._shared)
         self._pause_if_drained()
 
     def _should_admit(self) -> bool:
@@ -246,35 +249,40 @@ class Scheduler:
             logits.append(fresh_logits)
             self.remembered_tokens += remembered
             self.prefilled_tokens += sum(len(job.request.token_ids) for job in fresh) - remembered
-        source_rows: list[int] = []
-        target_rows: list[int] = []
-        logit_rows: list[int] = []
         start = self._slots.active
+        logit_rows: list[int] = []
         for job, count in chosen:
             samples = range(job.next_sample, job.next_sample + count)
-            rows = self._slots.add(job, samples)
             job.next_sample += count
             job.started.update(dict.fromkeys(samples, self.steps))
             if job.prefix is None:
-                source_rows += [sources[job]] * count
-                target_rows += range(rows.start, rows.stop)
-                logit_rows += [sources[job]] * count
-                if job.num_waiting:
-                    length = padded_length(len(job.request.token_ids))
-                    kept = prefill.cache.tensor[:, :, sources[job], :, :length].clone()
-                    job.prefix = Prefix(keys_values=kept, logits=logits[0][sources[job]].clone())
+                row = sources[job]
+                logit_rows += [row] * count
+                job.prefix = self._keep(job, prefill.cache.tensor[:, :, row], logits[0][row])
             else:
-                kept = job.prefix.keys_values
-                cache.tensor[:, :, rows, :, : kept.shape[3]] = kept[:, :, None]
                 logit_rows += [sum(len(part) for part in logits)] * count
                 logits.append(job.prefix.logits[None])
-                if not job.num_waiting:
-                    job.prefix = None
-        if source_rows:
-            longest = max(padded_length(len(job.request.token_ids)) for job in fresh)
-            copied = prefill.cache.tensor[:, :, source_rows, :, :longest]
-            cache.tensor[:, :, target_rows[0] : target_rows[-1] + 1, :, :longest] = copied
+            rows = self._slots.add(job, samples, job.prefix.shared)
+            kept = job.prefix.keys_values
+            if kept is not None:
+                cache.tensor[:, :, rows, :, : kept.shape[3]] = kept[:, :, None]
+            if not job.num_waiting:
+                job.prefix = None
         self._draw(torch.cat(logits)[logit_rows], slice(start, self._slots.active))
+
+    def _keep(self, job: Job, computed: torch.Tensor, logits: torch.Tensor) -> Prefix:
+        """A computed prompt for the samples of ``job``: in a place that they share, or, if some have to wait, as a copy
+        of ``computed`` [layers, 2, kv_heads, length, head_dim], which the next prompts will overwrite."""
+        assert self._shared
+        length = len(job.request.token_ids)
+        computed = computed[:, :, :, : padded_length(length)]
+        if self._forward.shares_prompts and is_shared(job.request):
+            waiting = {job.prefix.shared for job in self._jobs.values() if job.prefix is not None}
+            used = waiting | set(self._slots.shared[: self._slots.active].tolist())
+            return Prefix(logits=logits.clone(), shared=self._shared.put(computed, length, used - {-1}))
+        if job.num_waiting:
+            return Prefix(logits=logits.clone(), keys_values=computed.clone())
+        return Prefix(logits=logits, keys_values=computed)
 
     def _choose(self, max_prompts: int) -> list[tuple[Job, int]]:
         """The next requests in order with the number of samples that fit, at most ``max_prompts`` to compute."""
@@ -290,14 +298,16 @@ class Scheduler:
             self._waiting.popleft()
         return chosen
 
-    def _decode(self, weights: HeldWeights, cache: KVCache) -> None:
+    def _decode(self, weights: HeldWeights, cache: KVCache, prompts: SharedPrompts) -> None:
         slots = self._slots
         active = slots.active
         rows = self._padding.rows(active)
-        keys = self._padding.keys(int(slots.position[:active].max()) + 1, cache.head_dim)
+        longest = int((slots.position[:active] - slots.base[:active]).max()) + 1
+        keys = self._padding.keys(longest, cache.head_dim)
+        shared = prompts.past(slots.shared[:rows], slots.base[:rows], self._device)
         ids = torch.from_numpy(slots.token[:rows, None]).to(self._device)
         positions = torch.from_numpy(slots.position[:rows, None]).to(self._device)
-        state = self._forward.hidden(weights, cache, 0, ids, positions, keys)
+        state = self._forward.hidden(weights, cache, 0, ids, positions, keys, shared)
         logits = self._forward.logits(weights, state[:, 0])
         slots.position[:active] += 1
         self.steps += 1
@@ -383,5 +393,6 @@ class Scheduler:
         if self._cache is None:
             prompts = min(self._rows, _PREFILL_ROWS)
             self._cache = self._forward.new_cache(self._rows, self._length)
+            self._shared = SharedPrompts(self._forward.new_cache, self._length, self._padding)
             self._prefixes = Prefixes(self._prefix_tokens, self._cache.tensor)
             self._prefill = Prefill(self._forward, prompts, self._length, self._padding, self._prefixes)

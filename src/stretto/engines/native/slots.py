@@ -31,13 +31,19 @@ class Moves:
 
 
 class Slots:
-    """Columns over ``rows`` slots for sequences of at most ``max_len`` tokens. Stop strings need ``decode``."""
+    """Columns over ``rows`` slots for sequences of at most ``max_len`` tokens. Stop strings need ``decode``.
+
+    ``shared`` is the number of the prompt that a row shares with its siblings, -1 if it has its own copy; ``base`` are
+    the tokens of it that the row's part of the KV cache does not hold.
+    """
 
     def __init__(self, rows: int, max_len: int, decode: Decode | None = None) -> None:
         self.active = 0
         self._decode = decode
         self.token = np.zeros(rows, np.int64)
         self.position = np.zeros(rows, np.int64)
+        self.shared = np.full(rows, -1, np.int64)
+        self.base = np.zeros(rows, np.int64)
         self._made = np.zeros(rows, np.int64)
         self._max_tokens = np.zeros(rows, np.int64)
         self._seed = np.zeros(rows, np.uint64)
@@ -62,11 +68,13 @@ class Slots:
         self._jobs, self._samples, self._spans, self._watches, self._stops = [], [], [], [], []
         self._num_watched = 0
 
-    def add(self, job: Job, samples: Sequence[int]) -> slice:
+    def add(self, job: Job, samples: Sequence[int], shared: int = -1) -> slice:
         """Give each sample of a job the next free row, at the end of its prompt; returns the rows."""
         rows = slice(self.active, self.active + len(samples))
         sampling = job.request.sampling
         self.position[rows] = len(job.request.token_ids)
+        self.shared[rows] = shared
+        self.base[rows] = len(job.request.token_ids) if shared >= 0 else 0
         self._made[rows] = 0
         self._span_start[rows] = 0
         self._max_tokens[rows] = sampling.max_tokens
@@ -158,7 +166,7 @@ class Slots:
         left = self.active - len(rows)
         target = rows[rows < left]
         source = np.setdiff1d(np.arange(left, self.active), rows, assume_unique=True)
-        length = int(self.position[source].max()) if len(source) else 0
+        length = int((self.position[source] - self.base[source]).max()) if len(source) else 0
         if len(source):
             for column in self._columns():
                 column[target] = column[source]
@@ -172,6 +180,7 @@ class Slots:
         # Padding rows run along with the active ones: let them read little and sort nothing.
         freed = slice(left, self.active)
         self.token[freed], self.position[freed] = 0, 0
+        self.shared[freed], self.base[freed] = -1, 0
         self._temperature[freed], self._top_k[freed], self._top_p[freed], self._min_p[freed] = 1, 0, 1, 0
         self.active = left
         return Moves(source=source, target=target, length=length)
@@ -186,6 +195,8 @@ class Slots:
         return (
             self.token,
             self.position,
+            self.shared,
+            self.base,
             self._made,
             self._max_tokens,
             self._seed,
