@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 TRL := .venv-trl
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stretto-installed
 # Threads are set where they are used; this keeps libraries in test processes from spinning on each other's cores.
@@ -24,6 +25,7 @@ help:
 	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm: the larger model)"
 	@echo "make bench-overlap wall time of a step with rollout beside training, on two cores"
 	@echo "make bench-growth  memory, objects and files of a run over 1,000 steps"
+	@echo "make bench-engines  generation beside Hugging Face's generate; make .venv-vllm/.installed first (4 GB): vLLM too"
 	@echo "make bench-estimators  seconds that advantages take for 100,000 sequences, beside loops"
 	@echo "make bench-algorithms  what every algorithm learns with equal samples, beside TRL (half an hour and more)"
 	@echo "make bench-step    where the CPU time of a quickstart step goes"
@@ -93,8 +95,19 @@ $(TRL)/.installed: benchmarks/trl/requirements.txt constraints.txt
 bench-trl: setup $(TRL)/.installed
 	TRL_PYTHON=$(TRL)/bin/python $(BIN)/python benchmarks/trl/bench.py
 
+# vLLM for CPUs is installed apart. What it says it needs beside torch does not import with this build, and is not needed.
+$(VLLM)/.installed: benchmarks/engines/requirements.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(VLLM)/bin/python -m pip install --quiet --requirement benchmarks/engines/requirements.txt
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+bench-engines: setup
+	VLLM_PYTHON=$(VLLM)/bin/python $(BIN)/python benchmarks/engines/bench.py
+
 clean:
-	rm -rf $(VENV) $(TRL) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TRL) $(VLLM) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 
 bench-algorithms: setup $(TRL)/.installed
 	TRL_PYTHON=$(TRL)/bin/python $(BIN)/python benchmarks/algorithms/bench.py

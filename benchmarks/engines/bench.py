@@ -5,6 +5,8 @@ Every engine is a process of its own with one thread, and they take turns, case 
 Prompts are random, those of a group are the same. CPU seconds are of the whole process and of the whole batch: prompts
 computed, tokens drawn, results handed over. Stretto and vLLM tell each token's log-prob; ``generate`` does not.
 
+``loose`` is Stretto's engine with ``batch_invariant`` off: ``over_loose`` below 1 is what invariance costs.
+
 ``share`` is Stretto's: the arithmetic of the matrix products that the batch needs (each prompt of a group once) over
 its CPU time, as a part of the best rate at which this machine multiplies matrices on one thread.
 
@@ -21,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,19 @@ from stretto.data.locations import folder_of
 from stretto.families.decoder import DecoderSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from arithmetic import generation_products, product_rate
 from table import print_table, write_result
 
 HERE = Path(__file__).parent
 NEW = 32
 PYTHON = {
     "stretto": sys.executable,
+    "loose": sys.executable,
     "hf": sys.executable,
     "vllm": os.environ.get("VLLM_PYTHON", ".venv-vllm/bin/python"),
 }
-SCRIPT = {"stretto": "run_native.py", "hf": "run_hf.py", "vllm": "run_vllm.py"}
+OTHERS = ("hf", "vllm", "loose")
+SCRIPT = {"stretto": "run_native.py", "loose": "run_native.py", "hf": "run_hf.py", "vllm": "run_vllm.py"}
 CASES = [(batch, prompt, n) for batch in (1, 8, 64) for prompt in (45, 300) for n in (1, 8) if n <= batch]
 SMALL = {
     "architectures": ["LlamaForCausalLM"],
@@ -80,7 +84,7 @@ class Engine:
     def start(cls, who: str, folder: str, slots: int) -> "Engine":
         """A child with this many slots; the benchmark ends if it does not come up."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        command = [PYTHON[who], str(HERE / SCRIPT[who]), folder, str(slots), "384", "float32"]
+        command = [PYTHON[who], str(HERE / SCRIPT[who]), folder, str(slots), "384", "float32", who]
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the child holds it
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
@@ -133,31 +137,6 @@ def folder_with(name: str, place: Path) -> str:
     return str(place / name)
 
 
-def product_rate() -> float:
-    """The most float32 products a second one thread makes here, as the best of several shapes and tries."""
-    best = 0.0
-    for rows, inner, columns in ((64, 576, 1536), (512, 576, 1536), (512, 1024, 1024)):
-        left, right = torch.randn(rows, inner), torch.randn(columns, inner)
-        for _ in range(20):
-            begin, count = time.thread_time(), 0
-            while time.thread_time() - begin < 0.02:
-                torch.nn.functional.linear(left, right)
-                count += 1
-            best = max(best, 2 * rows * inner * columns * count / (time.thread_time() - begin))
-    return best
-
-
-def products(spec: DecoderSpec, batch: int, prompt: int, n: int) -> float:
-    """Arithmetic of the matrix products of one batch whose prompts are computed once a group; weights and attention."""
-    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    layer = spec.hidden * (2 * queries + 2 * keys) + 3 * spec.hidden * spec.intermediate
-    prompts, decoded = batch // n, batch * (NEW - 1)
-    weights = 2.0 * spec.num_layers * layer * (prompts * prompt + decoded)
-    head = 2.0 * spec.vocab_size * spec.hidden * (prompts + decoded)
-    seen = prompts * prompt * (prompt + 1) / 2 + batch * sum(prompt + i for i in range(1, NEW))
-    return weights + head + 4.0 * spec.num_layers * queries * seen
-
-
 def compare(name: str, place: Path, rate: float) -> list[dict[str, object]]:
     """All cases of one model: a row each."""
     folder = folder_with(name, place)
@@ -180,8 +159,10 @@ def compare(name: str, place: Path, rate: float) -> list[dict[str, object]]:
             row: dict[str, object] = {"model": NAMES[name], "batch": batch, "prompt": prompt, "group": n}
             pace = {who: tokens / statistics.median(seconds[who]) for who in there}
             row |= {who: pace.get(who, math.nan) for who in PYTHON}
-            row |= {f"over_{who}": pace["stretto"] / pace[who] if who in pace else math.nan for who in ("hf", "vllm")}
-            row["share"] = products(spec, batch, prompt, n) / statistics.median(seconds["stretto"]) / rate
+            row |= {f"over_{who}": pace["stretto"] / pace[who] if who in pace else math.nan for who in OTHERS}
+            row["share"] = (
+                generation_products(spec, batch // n, n, prompt, NEW) / statistics.median(seconds["stretto"]) / rate
+            )
             rows.append(row)
             print(
                 "  " + ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()),
@@ -209,7 +190,7 @@ def means(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     groups = [r for r in rows if r["group"] == 8 and r["prompt"] == 300]
     alone = [r for r in rows if r["group"] == 1]
     picks = (("all", rows), ("groups of 8, prompts of 300", groups), ("groups of 1", alone))
-    return [row(what, chosen, other) for other in ("hf", "vllm") for what, chosen in picks]
+    return [row(what, chosen, other) for other in OTHERS for what, chosen in picks]
 
 
 def main() -> None:
@@ -218,7 +199,6 @@ def main() -> None:
     unknown = [name for name in chosen if name not in NAMES]
     if unknown:
         sys.exit(f"MODELS={','.join(unknown)} is not known. Name some of {','.join(NAMES)}.")
-    torch.set_num_threads(1)
     rate = product_rate()
     print(
         f"tokens written per CPU second, float32, one thread; products run at {rate / 1e9:.0f} GFLOP/s here", flush=True

@@ -1,4 +1,7 @@
-"""Stretto's engine as a child of ``bench.py``: ``run_native.py MODEL_FOLDER SLOTS MAX_LEN DTYPE``."""
+"""Stretto's engine as a child of ``bench.py``: ``run_native.py MODEL_FOLDER SLOTS MAX_LEN DTYPE [loose]``.
+
+``loose``: with ``batch_invariant`` off.
+"""
 
 import asyncio
 import itertools
@@ -16,10 +19,10 @@ from stretto.engines.native import NativeEngine
 from stretto.roles import Request, Sampling
 
 
-async def opened(folder: str, slots: int, max_len: int, dtype: str) -> NativeEngine:
+async def opened(folder: str, slots: int, max_len: int, dtype: str, *, invariant: bool) -> NativeEngine:
     """An engine that holds the weights of ``folder``."""
     config = json.loads((Path(folder) / "config.json").read_text())
-    engine = NativeEngine(config, slots=slots, max_len=max_len, dtype=dtype, threads=1)
+    engine = NativeEngine(config, slots=slots, max_len=max_len, dtype=dtype, threads=1, batch_invariant=invariant)
     spec = ModelSpec(path=folder, trainable=False)
     backend = TorchBackend({"policy": spec}, TorchBackendConfig(threads=1), seed=0)
     async with engine.update_weights(0, in_flight="drain") as sink:
@@ -35,7 +38,7 @@ def main() -> None:
     answers = private_stdout()
     torch.set_num_threads(1)
     loop = asyncio.new_event_loop()
-    engine = loop.run_until_complete(opened(folder, slots, max_len, dtype))
+    engine = loop.run_until_complete(opened(folder, slots, max_len, dtype, invariant="loose" not in sys.argv))
     numbers = itertools.count()
 
     async def whole(prompt: list[int], n: int, new: int) -> int:

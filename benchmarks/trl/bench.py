@@ -5,7 +5,9 @@ Each training is a process of its own, in its own environment, with one thread: 
 TRL, Stretto, ...). What is measured: CPU seconds of a step (median over steps, the first ones left out), of which
 generation and training; peak memory; wall time from the start of the process to the end of its first step; and for the
 1 M model what the policies of twelve seeds reach on held-out problems after equal samples, all judged by one evaluator,
-and whether both make the same update of the same samples (``same_updates.py``).
+and whether both make the same update of the same samples (``same_updates.py``). A share is the arithmetic that
+generating or training needs (matrix products, each prompt once a group) over its CPU time, as a part of the best rate
+at which this machine multiplies matrices on one thread.
 
 Prediction (written before the first run): natural stops 0.5 of TRL, forced 32 0.8; SmolLM2 0.6. First step in 0.6 of
 TRL's time, memory 0.6. Accuracy level. Updates equal but for rounding (1e-4).
@@ -22,10 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from stretto.api.runs import evaluate
+from stretto.data.tokens import load_tokenizer
+from stretto.families.decoder import DecoderSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from same_updates import differences
 
+from arithmetic import generation_products, product_rate, training_products
 from table import print_table, write_result
 from warmed import smollm_model, warmed_model
 
@@ -63,17 +68,32 @@ def _median(results: list[dict[str, Any]], job: dict[str, Any], key: str) -> flo
     return statistics.median(step[key] for r in results for step in r["steps"][job["skip"] :])
 
 
+def shares(job: dict[str, Any], rate: float, figures: dict[str, float]) -> dict[str, float]:
+    """The arithmetic that generating and training need, each prompt computed once a group, over their CPU time: as
+    parts of the best rate at which this machine multiplies matrices."""
+    spec = DecoderSpec.from_config(json.loads((Path(job["model"]) / "config.json").read_text()))
+    tokenizer = load_tokenizer(job["model"])
+    asked = [json.loads(line)["prompt"] for line in Path(job["prompts"]).read_text().splitlines()[:64]]
+    length = statistics.mean(len(tokenizer.encode_prompt(ask)) for ask in asked)
+    sizes = (job["groups"], job["n"], length, figures["tokens"] / (job["groups"] * job["n"]))
+    needs = {"generate": generation_products(spec, *sizes), "train": training_products(spec, *sizes)}
+    return {f"{part}_share": need / figures[f"{part}_cpu_s"] / rate for part, need in needs.items()}
+
+
 def compare(case: str, job: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> list[dict[str, object]]:
     """A row of figures for each side, and their ratios."""
     rows: list[dict[str, object]] = []
+    rate = product_rate()
     for who in ("trl", "stretto"):
         runs = results[who]
+        figures = {f"{key}_cpu_s": _median(runs, job, key) for key in ("step", "generate", "train")}
+        figures["tokens"] = _median(runs, job, "tokens")
         rows.append(
             {
                 "case": case,
                 "who": who,
-                **{f"{key}_cpu_s": _median(runs, job, key) for key in ("step", "generate", "train")},
-                "tokens": _median(runs, job, "tokens"),
+                **figures,
+                **shares(job, rate, figures),
                 "peak_mb": max(r["peak_mb"] for r in runs),
                 "first_step_s": statistics.median(r["first_step_wall_s"] for r in runs),
                 "first_step_cpu_s": statistics.median(r["first_step_cpu_s"] for r in runs),

@@ -1,6 +1,7 @@
 """The page about speed: tables from the files that benchmarks leave in ``benchmarks/results``."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ COLUMNS = {
     "step_cpu_s": "CPU s a step",
     "generate_cpu_s": "of it generating",
     "train_cpu_s": "of it training",
+    "generate_share": "share of the products' rate, generating",
+    "train_share": "and training",
     "tokens": "tokens a step",
     "peak_mb": "peak memory, MB",
     "first_step_s": "s to first step",
@@ -33,9 +36,31 @@ COLUMNS = {
 READING = """\
 CPU seconds are medians over the steps, the first ones left out. The ratio is Stretto's over TRL's: below 1, Stretto
 takes less. "s to first step" is wall time from the start of the process to the end of its first step. Forced 32: every
-completion is exactly 32 tokens long. Tokens differ a little at natural stops, since each side samples its own.
+completion is exactly 32 tokens long. The shares are of the best rate at which one thread multiplies matrices here: the
+arithmetic that generating or training needs, with each prompt computed once a group, over the CPU time it took. Tokens
+differ a little at natural stops, since each side samples its own.
 
 """
+
+ENGINES = """## Generation
+
+`make bench-engines`: tokens written per CPU second beside Hugging Face's `generate` and, where
+`make .venv-vllm/.installed` has made an environment for it, vLLM's engine for CPUs. One process each with one thread,
+in turns; float32, 32 new tokens a sequence, prompts and groups as the table says, each engine with as many places as
+the batch has sequences. CPU seconds are of the whole batch, prompts included. Stretto and vLLM tell each token's
+log-prob, `generate` does not. "Loose" is Stretto with `engine.batch_invariant` off; "share" is Stretto's arithmetic
+over its time, as a part of the best rate at which one thread multiplies matrices.
+"""
+
+ENGINE_COLUMNS = {
+    "stretto": "Stretto",
+    "hf": "generate",
+    "vllm": "vLLM",
+    "over_hf": "over generate",
+    "over_vllm": "over vLLM",
+    "over_loose": "over loose",
+    "share": "share",
+}
 
 OVERLAP = """## Rollout beside training
 
@@ -68,16 +93,43 @@ def speed_page() -> str:
             if record["result"].get("accuracy"):
                 text += _accuracy(record["result"]["accuracy"]) + _updates(record["result"]["updates"])
     text += READING if found else NONE
-    return text + _overlap() + _seeds()
+    return text + _engines() + _overlap() + _seeds()
 
 
 def _speed(rows: list[dict[str, Any]]) -> str:
     lines = [f"| | | {' | '.join(COLUMNS.values())} |", "|" + "---|" * (len(COLUMNS) + 2)]
     for row in rows:
-        shown = [f"**{_number(row[key])}**" if row["who"] == "ratio" else _number(row[key]) for key in COLUMNS]
+        shown = [
+            f"**{_number(row.get(key, math.nan))}**" if row["who"] == "ratio" else _number(row.get(key, math.nan))
+            for key in COLUMNS
+        ]
         case = row["case"] if row is rows[0] or row["case"] != rows[rows.index(row) - 1]["case"] else ""
         lines.append(f"| {case} | {WHO[row['who']]} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n\n"
+
+
+def _engines() -> str:
+    file = RESULTS / "engines.json"
+    if not file.exists():
+        return f"{ENGINES}\n{NONE}"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    header = ["model", "batch", "prompt", "group", *ENGINE_COLUMNS.values()]
+    lines = [ENGINES, f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for row in record["result"]["cases"]:
+        figures = [_number(row[key]) for key in ENGINE_COLUMNS]
+        lines.append(f"| {row['model']} | {row['batch']} | {row['prompt']} | {row['group']} | {' | '.join(figures)} |")
+    lines += [
+        "",
+        "Geometric means of the ratios, and the lowest:",
+        "",
+        "| over | cases | mean | lowest |",
+        "|---|---|---|---|",
+    ]
+    names = {"hf": "generate", "vllm": "vLLM", "loose": "loose"}
+    for row in record["result"]["means"]:
+        lines.append(f"| {names[row['over']]} | {row['cases']} | {_number(row['mean'])} | {_number(row['lowest'])} |")
+    rate = record["result"]["rate_gflops"]
+    return "\n".join(lines) + f"\n\nOn {record['machine']}; products at {rate:.0f} GFLOP/s.\n\n"
 
 
 def _overlap() -> str:
@@ -133,4 +185,4 @@ def _seeds() -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "" if math.isnan(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
