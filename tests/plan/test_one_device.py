@@ -2,8 +2,19 @@
 
 import pytest
 
+from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError
-from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan, show_bytes
+from stretto.plan import (
+    Computing,
+    DeviceFacts,
+    ModelFacts,
+    Usage,
+    activation_bytes,
+    check_plan,
+    make_plan,
+    render_plan,
+    show_bytes,
+)
 
 TINY = ModelFacts(
     family="llama", vocab_size=10, hidden=4, intermediate=6, layers=2, heads=2, kv_heads=1, head_dim=2, tied=True
@@ -11,7 +22,8 @@ TINY = ModelFacts(
 # embedding 40, final norm 4, each layer: q 16, k 8, v 8, o 16, mlp 72, norms 8
 COUNT = 40 + 4 + 2 * (16 + 8 + 8 + 16 + 72 + 8)
 ROLES = {"policy": {"generate", "train"}, "reference": {"score"}}
-USAGE = Usage(slots=3, max_len=5, microbatch_tokens=7, engine_bytes=2)
+BACKEND = TorchBackendConfig(microbatch_tokens=7)
+USAGE = Usage(slots=3, max_len=5, backend=BACKEND, engine_bytes=2)
 CPU = DeviceFacts(name="cpu", memory_bytes=1 << 30)
 
 
@@ -23,14 +35,14 @@ def test_memory_by_hand():
     policy, reference = plan().models
     assert TINY.parameters == COUNT
     assert policy.roles == ("generate", "train")
-    per_token = 4 * 4 + 2 * 4 + 2 * 2 + 3 * 6
+    train, score = (Computing(longest=5, backward=backward) for backward in (True, False))
     assert dict(policy.memory) == {
         "weights": 4 * COUNT,
         "gradients": 4 * COUNT,
         "optimizer": 8 * COUNT,
         "engine copy": 2 * COUNT,
         "kv cache": 3 * 5 * (2 * 2 * 1 * 2) * 2,
-        "activations": 7 * (2 * per_token + 8) * 4,
+        "activations": activation_bytes(TINY, 7, train),
     }
     assert dict(reference.memory) == {
         "weights": 4 * COUNT,
@@ -38,12 +50,12 @@ def test_memory_by_hand():
         "optimizer": 0,
         "engine copy": 0,
         "kv cache": 0,
-        "activations": 7 * (per_token + 8) * 4,
+        "activations": activation_bytes(TINY, 7, score),
     }
 
 
 def test_adapters_alone_are_trained_and_a_frozen_model_adds_nothing_else():
-    usage = Usage(slots=3, max_len=5, microbatch_tokens=7, engine_bytes=2, adapter_parameters=50)
+    usage = Usage(slots=3, max_len=5, backend=BACKEND, engine_bytes=2, adapter_parameters=50)
     roles = {**ROLES, "critic": {"train", "score"}}
     critic = ModelFacts(**{**{n: getattr(TINY, n) for n in TINY.__slots__}, "value_head": True})
     made = make_plan({"policy": TINY, "reference": TINY, "critic": critic}, roles, ["batch"], CPU, usage)
@@ -59,13 +71,14 @@ def test_adapters_alone_are_trained_and_a_frozen_model_adds_nothing_else():
 def test_models_take_turns_so_the_largest_activations_count_once():
     made = plan()
     policy, reference = made.models
-    assert made.total_bytes == policy.resident_bytes + reference.resident_bytes + policy.memory["activations"]
+    held = policy.resident_bytes + reference.resident_bytes
+    assert made.total_bytes == made.process_bytes + held + policy.memory["activations"]
+    assert made.process_bytes > 0 == plan(DeviceFacts(name="cuda:0", memory_bytes=1 << 30)).process_bytes
 
 
-def test_lower_precision_keeps_a_cast_copy_of_the_weights():
-    full, half = plan(), plan(usage=Usage(slots=3, max_len=5, microbatch_tokens=7, engine_bytes=2, train_bytes=2))
-    assert half.models[0].memory["activations"] == full.models[0].memory["activations"] // 2 + 2 * COUNT
-    assert half.models[0].memory["weights"] == 4 * COUNT
+def test_moments_of_8_bits_take_a_quarter():
+    usage = Usage(slots=3, max_len=5, backend=TorchBackendConfig(microbatch_tokens=7, optimizer="adamw8bit"))
+    assert plan(usage=usage).models[0].memory["optimizer"] == round(2 * COUNT * (1 + 4 / 256))
 
 
 def test_one_rank_runs_every_step_node_and_models_nobody_needs_stay_away():
@@ -100,7 +113,10 @@ def test_the_table_says_who_sits_where():
     assert lines[4].startswith("policy     generate, train         300")
     assert "rank 0 runs  batch > learn" in lines
     assert "process groups: none (one rank)" in lines
-    assert any(line.startswith("fits: ") and line.endswith("of 1.0 GiB (activations estimated)") for line in lines)
+    assert any(
+        line.startswith("fits: ") and line.endswith("of it the process itself (activations estimated)")
+        for line in lines
+    )
 
 
 @pytest.mark.parametrize(

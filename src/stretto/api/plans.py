@@ -7,18 +7,15 @@ from stretto.config.algorithms.presets import VERSIONS, convention_of, defects_o
 from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import FakeEngineConfig
-from stretto.families.decoder import own_decoder
-from stretto.families.facts import spelled_alike
+from stretto.families.shapes import facts_of
 from stretto.graph.settings import brief
-from stretto.plan import DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
+from stretto.plan import BYTES, DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
 from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
 from stretto.runtime.graphs import VALUE_HEADS
 from stretto.runtime.threads import told_threads
 from stretto.runtime.unread import refuse_unread
 
 __all__ = ["check"]
-
-BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def check(recipe: Recipe) -> str:
@@ -84,9 +81,8 @@ def _plan_text(recipe: Recipe, job: Job, adapters: int | None) -> str:
         usage=Usage(
             slots=engine.slots,
             max_len=max_len_of(job),
-            microbatch_tokens=backend.microbatch_tokens,
+            backend=backend,
             engine_bytes=BYTES[engine.dtype],
-            train_bytes=BYTES[backend.dtype],
             adapter_parameters=adapters,
         ),
     )
@@ -99,10 +95,4 @@ def _facts(path: str | None, model: str) -> ModelFacts:
     from stretto.backends.torch.hf_config import load_hf_config
 
     assert path is not None
-    config, counted = load_hf_config(path), None
-    if own_decoder(config) is None:
-        # Only other families need transformers to be looked at, which takes seconds to import.
-        from stretto.families.modules import inspect_family, resolve_config
-
-        counted, config = inspect_family(config).num_parameters, spelled_alike(resolve_config(config).to_dict())
-    return ModelFacts.from_config(config, value_head=model in VALUE_HEADS, counted=counted)
+    return facts_of(load_hf_config(path), value_head=model in VALUE_HEADS)

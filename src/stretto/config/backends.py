@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from stretto.config.base import Section
 
@@ -32,8 +32,13 @@ class TorchBackendConfig(Section):
     """Gradients with a larger norm are scaled down to it."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of forward and backward; bfloat16 is autocast, master weights stay float32."""
+    head_dtype: Literal["float32", "bfloat16"] | None = None
+    """Precision of the products that make logits; null: as dtype. float32 under bfloat16 narrows the log-prob gap."""
     microbatch_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward and backward; groups are not cut where they fit, and a longer sequence goes alone."""
+    microbatch_memory: Annotated[ByteSize, Field(gt=0)] | None = None
+    """Memory of one forward and backward beside weights and gradients (2GiB): fewer tokens where it is estimated to
+    take more; null: no limit but microbatch_tokens."""
     activation_checkpointing: bool = False
     """Keep of every layer its inputs alone, and compute it again in the backward pass: less memory, more time."""
     device: str = "cpu"

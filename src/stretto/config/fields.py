@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from stretto.config.base import Section, documented
@@ -220,7 +221,8 @@ def _kind(member: Any) -> str:
     if get_origin(member) is dict:
         values = get_args(member)[1]
         return f"a mapping of names to {'sections' if _is_section(values) else _VALUES.get(values, 'values')}"
-    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[member]
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return {**words, ByteSize: "a size such as 2GiB"}[member]
 
 
 def _bounds(field: FieldInfo) -> list[str]:

@@ -1,20 +1,29 @@
 """The plan for one device: every Model on it, one rank, and the memory that takes against what is there.
 
-Pure: no device is asked. Activations are an estimate; every other part is exact for the native engine and the torch
-backend, which take turns in one process.
+Pure: no device is asked. Activations and what the process itself takes are estimates; every other part is exact for the
+native engine and the torch backend, which take turns in one process.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, nearest
+from stretto.plan.activations import Computing, activation_bytes, microbatch_tokens
 from stretto.plan.models import ModelFacts
+from stretto.plan.sizes import show_bytes
 
 __all__ = ["PARTS", "DeviceFacts", "ModelPlan", "Plan", "Usage", "check_plan", "make_plan"]
 
 PARTS = ("weights", "gradients", "optimizer", "engine copy", "kv cache", "activations")
 """What memory goes to, in the order it is shown."""
+
+PROCESS = 270 * 2**20
+"""What Python, torch and their code take of a CPU's memory."""
+
+MOMENTS = {"adamw": 8.0, "adamw8bit": 2 * (1 + 4 / 256)}
+"""Bytes a parameter for AdamW's two moments: float32 each, or a code and a share of a block's scale."""
 
 _KINDS = ("generate", "score", "train")
 
@@ -29,19 +38,17 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How engine and backend use Models. Precisions are bytes per number.
+    """How engine and backend use Models; ``engine_bytes`` are those of one number.
 
-    ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time; one forward and backward takes
-    ``microbatch_tokens`` tokens. Master weights are float32 whatever ``train_bytes`` is. ``adapter_parameters``: of
-    a set of low-rank adapters, which alone are trained, and which are all that a Model that only scores adds to the
-    policy; None: without.
+    ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time. Master weights are float32 whatever
+    the backend computes in. ``adapter_parameters``: of a set of low-rank adapters, which alone are trained, and which
+    are all that a Model that only scores adds to the policy; None: without.
     """
 
     slots: int
     max_len: int
-    microbatch_tokens: int
+    backend: TorchBackendConfig
     engine_bytes: int = 4
-    train_bytes: int = 4
     adapter_parameters: int | None = None
 
 
@@ -78,7 +85,12 @@ class Plan:
     def total_bytes(self) -> int:
         """Everything resident, and the activations of the largest Model: Models compute one at a time."""
         turns = max((model.memory["activations"] for model in self.models), default=0)
-        return sum(model.resident_bytes for model in self.models) + turns
+        return self.process_bytes + sum(model.resident_bytes for model in self.models) + turns
+
+    @property
+    def process_bytes(self) -> int:
+        """What the process takes before it holds a Model."""
+        return PROCESS if self.device.name.startswith("cpu") else 0
 
     @property
     def fits(self) -> bool:
@@ -124,18 +136,9 @@ def check_plan(plan: Plan) -> None:
     raise ConfigError(
         f"the run needs {show_bytes(plan.total_bytes)} on {plan.device.name}, which has "
         f"{show_bytes(plan.device.memory_bytes)}: {show_bytes(short)} too little.{most} "
-        "Use a smaller model, engine.slots, engine.max_len or backend.microbatch_tokens, or engine.dtype=bfloat16."
+        "Use a smaller model, engine.slots, engine.max_len or backend.microbatch_tokens, engine.dtype=bfloat16, "
+        "backend.activation_checkpointing=true or backend.optimizer=adamw8bit."
     )
-
-
-def show_bytes(size: int) -> str:
-    """Bytes for people, in binary units: ``1.5 GiB``."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
 
 
 def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usage) -> ModelPlan:
@@ -149,8 +152,7 @@ def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usa
     memory = {
         "weights": 4 * held,
         "gradients": 4 * learned * trains,
-        # AdamW keeps two float32 moments.
-        "optimizer": 8 * learned * trains,
+        "optimizer": round(MOMENTS[usage.backend.optimizer] * learned) * trains,
         "engine copy": usage.engine_bytes * count * generates,
         "kv cache": kv * generates,
         "activations": _activations(facts, roles, usage),
@@ -165,16 +167,9 @@ def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usa
 
 
 def _activations(facts: ModelFacts, roles: Collection[str], usage: Usage) -> int:
-    """An estimate for one micro-batch of T tokens.
-
-    A layer keeps, per token, its two norms' inputs and outputs, queries, keys, values and attention output, and gate,
-    up and their product: 4h + 2q + 2kv + 3i numbers. Training keeps every layer's, scoring one layer's. The head works
-    in chunks and keeps hidden states. Lower precision keeps a cast copy of the weights while it computes.
-    """
+    """Of one micro-batch; see ``stretto.plan.activations``."""
     if "train" not in roles and "score" not in roles:
         return 0
-    q, kv = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
-    per_token = 4 * facts.hidden + 2 * q + 2 * kv + 3 * facts.intermediate
-    layers = facts.layers if "train" in roles else 1
-    casts = usage.train_bytes * facts.parameters if usage.train_bytes != 4 else 0
-    return usage.microbatch_tokens * (layers * per_token + 2 * facts.hidden) * usage.train_bytes + casts
+    config, backward = usage.backend, "train" in roles
+    how = Computing.of(config, longest=usage.max_len, backward=backward, learns=usage.adapter_parameters is None)
+    return activation_bytes(facts, microbatch_tokens(facts, config, how), how)

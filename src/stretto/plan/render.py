@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from stretto.plan.one_device import PARTS, Plan, show_bytes
+from stretto.plan.one_device import PARTS, Plan
+from stretto.plan.sizes import show_bytes
 
 __all__ = ["render_plan"]
 
@@ -19,6 +20,7 @@ def render_plan(plan: Plan) -> str:
     ]
     groups = ", ".join(str(list(group)) for group in plan.process_groups) or "none (one rank)"
     verdict = "fits" if plan.fits else "does NOT fit"
+    itself = f", {show_bytes(plan.process_bytes)} of it the process itself" if plan.process_bytes else ""
     needs = f"{show_bytes(plan.total_bytes)} of {show_bytes(plan.device.memory_bytes)}"
     return "\n".join(
         [
@@ -26,7 +28,7 @@ def render_plan(plan: Plan) -> str:
             "",
             *_table((header, *rows)),
             "",
-            f"{verdict}: {needs} (activations estimated)",
+            f"{verdict}: {needs}{itself} (activations estimated)",
             *programs,
             f"process groups: {groups}",
             "",

@@ -41,6 +41,8 @@ from stretto.backends.torch.state import (
 )
 from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, StoreError, nearest
+from stretto.families.shapes import facts_of
+from stretto.plan import Computing, ModelFacts, microbatch_tokens
 from stretto.roles import NamedTensor, Want
 from stretto.types import Array, Batch, Column, Json, LossRef, Metric, Metrics, UpdateReport, merge_metrics
 
@@ -61,10 +63,12 @@ class _Held:
     """A Model and what training adds to it. ``failure`` says why the gradient accumulated so far cannot be used.
 
     ``base``: what a checkpoint knows without holding it: what adapters stand on, or the weights of a fixed Model.
+    ``facts``: its shape, where micro-batches are limited by memory.
     """
 
     network: Network
     optimizer: AdamW | None
+    facts: ModelFacts | None = None
     base: Mapping[str, Json] | None = None
     failure: str | None = None
 
@@ -84,7 +88,11 @@ class TorchBackend:
             if spec.fixed:
                 base = {"path": spec.path, "weights": hash_tensors(network.weights())}
             optimizer = AdamW(network.own_parameters(), self._config) if spec.trainable else None
-            self._models[name] = _Held(network, optimizer, base)
+            facts = None
+            if config.microbatch_memory is not None:
+                facts = facts_of(network.config, value_head=spec.value_head)
+            self._models[name] = _Held(network, optimizer, facts, base)
+            self._most_tokens(self._models[name], Batch(groups=()), backward=spec.trainable)
 
     def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
         """Per-token Columns, float32, in the order logprobs, entropy, values; 0 where nothing was written."""
@@ -96,8 +104,9 @@ class TorchBackend:
         columns: dict[str, Array] = {
             name: np.zeros(batch.num_tokens, np.float32) for name in ("logprobs", "entropy", "values") if name in want
         }
+        most = self._most_tokens(self._held(model), batch, backward=False)
         with torch.no_grad():
-            for pack in microbatches(batch, self._config.microbatch_tokens, self._device):
+            for pack in microbatches(batch, most, self._device):
                 places = pack.flat_N.cpu().numpy()
                 for name, tensor in self._says(network, self._hidden(network, pack), pack).items():
                     if name in columns:
@@ -115,7 +124,8 @@ class TorchBackend:
         given = self._columns(batch, columns)
         teachers = [self._held(name).network for name in loss.teachers]
         parts: list[Metrics] = []
-        for pack in microbatches(batch, self._config.microbatch_tokens, self._device, loss.unit):
+        most = self._most_tokens(held, batch, backward=True)
+        for pack in microbatches(batch, most, self._device, loss.unit):
             tokens = self._tokens(held.network, pack, given, teachers)
             out = function(tokens if loss.unit == "group" else replace(tokens, groups_R=None))
             parts.append(out.metrics)
@@ -260,12 +270,22 @@ class TorchBackend:
         known = {"weights": hash_tensors(base.trunk_weights()), "alpha": spec.lora.alpha}
         return base.with_adapters(name, spec.lora, seed=own_seed, trained=spec.trainable), known
 
+    def _most_tokens(self, held: _Held, batch: Batch, *, backward: bool) -> int:
+        """Of a micro-batch of ``batch``. ConfigError if ``microbatch_memory`` is too little for any."""
+        if held.facts is None:
+            return self._config.microbatch_tokens
+        longest = max((len(t.token_ids_T) for t in batch.trajectories), default=1)
+        learns = held.network.adapter is None
+        how = Computing.of(self._config, longest=longest, backward=backward, learns=learns)
+        return microbatch_tokens(held.facts, self._config, how)
+
     def _hidden(self, network: Network, pack: Pack) -> Tensor:
         """The states that predict the written tokens of ``pack`` [N, C], in the type in which a head takes them."""
         low = self._config.dtype == "bfloat16"
         with torch.autocast(self._device.type, torch.bfloat16, enabled=low):
             hidden_P = network.hidden(pack)
         hidden_N = gather_rows(hidden_P, pack.source)
+        low = (self._config.head_dtype or self._config.dtype) == "bfloat16"
         return hidden_N.bfloat16() if low and not network.has_values else hidden_N
 
     def _says(self, network: Network, hidden_N: Tensor, pack: Pack) -> dict[str, Tensor]:
