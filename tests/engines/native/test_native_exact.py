@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from stretto.engines.native.choice import open_forward
+from stretto.errors import ConfigError
 from stretto.roles import Request, Sampling
 
 
@@ -96,3 +98,33 @@ def test_bfloat16_stays_near(tiny, collect):
         ]
     )
     assert gaps.mean() < 0.08
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])  # with tied embeddings and without
+def test_a_float32_head_rounds_neither_its_weight_nor_the_logits(name, make):
+    """With states in bfloat16 its logits are those of a float32 product with the published weight."""
+    tiny = make(name, seed=0)
+    logits, states = {}, torch.randn(16, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    with torch.inference_mode():
+        for head in (torch.bfloat16, torch.float32):
+            forward = open_forward(
+                tiny.config, "native", max_len=64, dtype=torch.bfloat16, device=torch.device("cpu"), head_dtype=head
+            )
+            weights = forward.new_weights()
+            window = forward.window(weights)
+            for tensor in tiny.tensors():
+                window.write(tensor)
+            forward.settle(weights)
+            logits[head] = forward.logits(weights, states)
+        named = dict(tiny.model.named_parameters())
+        wide = states.float()
+        normed = wide * (wide.square().mean(-1, keepdim=True) + tiny.model.config.rms_norm_eps).rsqrt()
+        normed = (normed * named["model.norm.weight"].bfloat16()).bfloat16().float()
+        exact = normed @ tiny.model.get_output_embeddings().weight.T
+    torch.testing.assert_close(logits[torch.float32], exact, atol=1e-2, rtol=1e-5)
+    assert (logits[torch.float32] - exact).abs().mean() < 0.2 * (logits[torch.bfloat16] - exact).abs().mean()
+
+
+def test_a_head_of_another_type_needs_the_own_forward(make):
+    with pytest.raises(ConfigError, match="head_dtype=float32 needs Stretto's own forward"):
+        make("gemma3_text", seed=0).empty_engine(dtype="bfloat16", head_dtype="float32")

@@ -1,4 +1,4 @@
-"""A request's bits do not depend on company, order, slots or buffer length."""
+"""A request's bits do not depend on company, order, slots (of several) or buffer length."""
 
 import asyncio
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_same_bits_in_any_schedule(tiny, collect):  # pitfall 22
         alone = await _alone(engine, requests, collect)
         await engine.close()
         compared = 0
-        for slots, max_len in [(1, 100), (2, 128), (3, 200), (8, 100), (13, 320), (32, 110), (64, 512)]:
+        for slots, max_len in [(2, 100), (2, 128), (3, 200), (8, 100), (13, 320), (32, 110), (64, 512)]:
             engine = await tiny.engine(slots=slots, max_len=max_len, decode=_decode)
             for _ in range(2 if tiny.own else 1):
                 for key, bits in (await _schedule(engine, requests, rng, collect)).items():
@@ -81,6 +81,40 @@ def test_same_bits_in_any_schedule(tiny, collect):  # pitfall 22
                     compared += 1
             await engine.close()
         assert compared > (200 if tiny.own else 50)
+
+    asyncio.run(main())
+
+
+def test_an_engine_of_one_slot_repeats_itself(tiny, collect):
+    """It never has company, and pads nothing; what waits behind a request does not change it."""
+
+    async def main():
+        rng = np.random.default_rng(8)
+        requests = _requests(rng, 6)
+        engine = await tiny.engine(slots=1, max_len=128, decode=_decode)
+        alone = await _alone(engine, requests, collect)
+        for _ in range(2):
+            for key, bits in (await _schedule(engine, requests, rng, collect)).items():
+                assert bits == alone[key], key
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_without_invariance_nothing_is_padded_and_samples_differ_by_rounding_only(tiny, collect):
+    async def main():
+        requests = [replace(r, sampling=Sampling(max_tokens=12)) for r in _requests(np.random.default_rng(9), 6)]
+        told = []
+        for batch_invariant in (True, False):
+            engine = await tiny.engine(slots=5, max_len=128, batch_invariant=batch_invariant)
+            told.append(await asyncio.gather(*(collect(engine, r) for r in requests)))
+            await engine.close()
+        for padded, loose in zip(*told, strict=True):
+            for one, other in zip(padded, loose, strict=True):
+                assert one.token_ids_T.tolist() == other.token_ids_T.tolist()
+                np.testing.assert_allclose(one.logprobs_T, other.logprobs_T, atol=1e-4)
+        assert [Padding(invariant=False).rows(n) for n in (1, 3, 9)] == [1, 3, 9]
+        assert [Padding().rows(n) for n in (1, 3, 9)] == [8, 8, 16]
 
     asyncio.run(main())
 

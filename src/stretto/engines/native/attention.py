@@ -19,6 +19,8 @@ __all__ = ["Attention", "weighted"]
 _KEYS_AT_ONCE = 192
 """Keys that are summed over in one product, if it has several rows: of more MKL would sum parts, how large depends on
 how many there are in all, and so on company."""
+_LANES = 16
+"""Floats of the widest vector of a CPU."""
 _FEW_ROWS = 4
 """Products of fewer rows sum in order."""
 
@@ -80,9 +82,11 @@ class Attention:
         scores = self._scores(query.reshape(count * kv_heads, room * per_kv, -1), keys, self._common_mask)
         found = apart(weighted(scores.softmax(dim=-1), values))
         by_row = (self._rows, kv_heads, per_kv, -1)
-        weight = apart(scores.float().logsumexp(dim=-1, keepdim=True))
-        weight = weight.sub_(own_scores.float().logsumexp(dim=-1, keepdim=True).view(by_row)).sigmoid_()
-        weight.masked_fill_(self._alone, 0.0)
+        ahead = apart(scores.float().logsumexp(dim=-1, keepdim=True))
+        ahead = ahead - own_scores.float().logsumexp(dim=-1, keepdim=True).view(by_row)
+        # As many equal columns as a vector has lanes: the last elements of an array go another way and round otherwise.
+        weight = ahead.expand(-1, -1, -1, _LANES).sigmoid()[..., :1]
+        weight = weight.masked_fill(self._alone, 0.0)
         return own.view(by_row).lerp(found, weight.to(own.dtype)).view(own.shape)
 
     def _scores(self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -108,7 +108,8 @@ class NativeEngine:
             num_slots=slots,
             max_len=max_len,
             device=place,
-            padding=Padding(invariant=batch_invariant, any_rows=self._forward.any_rows),
+            # One slot never has company.
+            padding=Padding(invariant=batch_invariant, any_rows=self._forward.any_rows or slots == 1),
             prefix_tokens=prefix_tokens,
             decode=decode,
         )

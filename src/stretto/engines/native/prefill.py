@@ -1,6 +1,6 @@
 """Computing prompts. Owns the cut into chunks and the staging cache; hands out keys, values and first logits.
 
-A prompt is cut by its own length alone, into chunks of 8 to 256 tokens, and may begin behind a part that is known
+A prompt is cut by its own length alone, into chunks of 8 to 128 tokens, and may begin behind a part that is known
 already (``prefixes``). Prompts whose chunks have the same size and place run together as rows.
 """
 
@@ -17,8 +17,8 @@ from stretto.types import Ints
 
 __all__ = ["Prefill", "cut", "padded_length"]
 
-_CHUNKS = (8, 16, 32, 64, 128, 256)
-_PASS_TOKENS = 2048
+_CHUNKS = (8, 16, 32, 64, 128)
+_PASS_TOKENS = 1024
 """Tokens of one pass over the model: more would not stay in a processor's cache."""
 _PASS_SCORES = 2**21
 """Tokens times keys of one pass: what limits the attention's memory, by the head."""
