@@ -1,7 +1,6 @@
 """Engine and learner never ask for more threads than there are cores, unless a recipe says so; then it is told."""
 
 import os
-import sys
 
 import psutil
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.config.load import recipe_from_mapping
-from stretto.runtime.threads import short_turns, threads_of, told_threads, usable_cores
+from stretto.runtime.threads import threads_of, told_threads, usable_cores
 
 
 def recipe_of(staleness, engine, backend=None):
@@ -69,16 +68,3 @@ def test_cores_that_a_process_may_not_use_are_not_counted():
     finally:
         os.sched_setaffinity(0, allowed)
     assert usable_cores() <= len(allowed)
-
-
-def test_turns_are_short_while_a_run_goes_and_no_longer():
-    before = sys.getswitchinterval()
-    with short_turns():
-        assert sys.getswitchinterval() < before
-    assert sys.getswitchinterval() == before
-    try:
-        sys.setswitchinterval(1e-5)
-        with short_turns():
-            assert sys.getswitchinterval() == pytest.approx(1e-5), "who wants shorter ones has them"
-    finally:
-        sys.setswitchinterval(before)

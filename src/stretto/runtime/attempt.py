@@ -17,7 +17,6 @@ from stretto.runtime.evaluation import EvalResult, evaluate
 from stretto.runtime.exports import export_model
 from stretto.runtime.parts import Parts
 from stretto.runtime.recording import Recorder
-from stretto.runtime.threads import short_turns
 from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore, word_for
 
 __all__ = ["EXPORT", "attempt", "evaluate_only"]
@@ -36,7 +35,7 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
             at = await _restore(parts, job, store.found.taken)
             recorder = Recorder(store)
             driver = Driver(job, parts, recorder, stop)
-            with tuned_memory(), short_turns():
+            with tuned_memory():
                 await driver.run(at)
             await parts.worker.call(export_model, parts.backend, job.exports, parts.tokenizer, store.path / EXPORT)
         status = "done"

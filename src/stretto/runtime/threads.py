@@ -1,13 +1,10 @@
-"""How engine and learner share the cores of this machine, and Python's lock.
+"""How engine and learner share the cores of this machine.
 
 With ``schedule.max_staleness=1`` both compute at the same time. Threads beyond the cores wait for each other by
 spinning, which can make a run many times slower than one thread each.
 """
 
 import os
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import psutil
 
@@ -15,24 +12,7 @@ from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import NativeEngineConfig
 
-__all__ = ["short_turns", "threads_of", "told_threads", "usable_cores"]
-
-_TURN_S = 0.0005
-
-
-@contextmanager
-def short_turns() -> Generator[None]:
-    """Let a thread that waits for Python's lock have it sooner than the usual 5 ms.
-
-    Engine and learner let go of it in every product, but for shorter than the other takes to wake up, so that one of
-    them may have it taken from under its nose until it asks for it.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _TURN_S))
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
+__all__ = ["threads_of", "told_threads", "usable_cores"]
 
 
 def usable_cores() -> int:
