@@ -41,7 +41,7 @@ def test_memory_by_hand():
         "gradients": 4 * COUNT,
         "optimizer": 8 * COUNT,
         "engine copy": 2 * COUNT,
-        "kv cache": 3 * 5 * (2 * 2 * 1 * 2) * 2,
+        "kv cache": (3 + 3) * 5 * (2 * 2 * 1 * 2) * 2,  # sequences, and prompts being computed
         "activations": activation_bytes(TINY, 7, train),
     }
     assert dict(reference.memory) == {
@@ -52,6 +52,21 @@ def test_memory_by_hand():
         "kv cache": 0,
         "activations": activation_bytes(TINY, 7, score),
     }
+
+
+def test_what_an_engine_holds_beside_its_weights():
+    """Remembered prompts; a head of another type than the tied embedding, or packed; 32 prompts at once at most."""
+
+    def memory(facts=TINY, **more):
+        usage = Usage(**{"slots": 3, "max_len": 5, "backend": BACKEND, "engine_bytes": 2, **more})
+        return make_plan({"policy": facts}, {"policy": {"generate"}}, [], CPU, usage).models[0].memory
+
+    a_place = 2 * 2 * 1 * 2 * 2
+    assert memory(prefix_tokens=7)["kv cache"] - memory()["kv cache"] == 7 * a_place
+    assert memory(slots=100)["kv cache"] == (100 + 32) * 5 * a_place
+    assert memory(head_bytes=4)["engine copy"] - memory()["engine copy"] == 4 * 10 * 4
+    large = ModelFacts(**{**{n: getattr(TINY, n) for n in TINY.__slots__}, "vocab_size": 100_000})
+    assert memory(large, engine_bytes=4)["engine copy"] == 4 * large.parameters + 4 * 400_000
 
 
 def test_adapters_alone_are_trained_and_a_frozen_model_adds_nothing_else():

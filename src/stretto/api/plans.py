@@ -10,7 +10,7 @@ from stretto.config.rollouts import FakeEngineConfig
 from stretto.families.shapes import facts_of
 from stretto.graph.settings import brief
 from stretto.plan import BYTES, DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
-from stretto.runtime.build import Given, Job, max_len_of, needed_models, prepare
+from stretto.runtime.build import Given, Job, max_len_of, needed_models, prefix_tokens_of, prepare
 from stretto.runtime.graphs import VALUE_HEADS
 from stretto.runtime.threads import told_threads
 from stretto.runtime.unread import refuse_unread
@@ -83,6 +83,8 @@ def _plan_text(recipe: Recipe, job: Job, adapters: int | None) -> str:
             max_len=max_len_of(job),
             backend=backend,
             engine_bytes=BYTES[engine.dtype],
+            head_bytes=BYTES[engine.head_dtype or engine.dtype],
+            prefix_tokens=prefix_tokens_of(job),
             adapter_parameters=adapters,
         ),
     )

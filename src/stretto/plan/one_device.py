@@ -1,7 +1,8 @@
 """The plan for one device: every Model on it, one rank, and the memory that takes against what is there.
 
-Pure: no device is asked. Activations and what the process itself takes are estimates; every other part is exact for the
-native engine and the torch backend, which take turns in one process.
+Pure: no device is asked. Activations and what the process itself takes are estimates; every other part is that of the
+native engine and the torch backend, which take turns in one process, but for long prompts that samples share while they
+run and the padding of the KV cache.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +13,7 @@ from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, nearest
 from stretto.plan.activations import Computing, activation_bytes, microbatch_tokens
 from stretto.plan.models import ModelFacts
-from stretto.plan.sizes import show_bytes
+from stretto.plan.sizes import LARGE_MATRIX, PROMPT_ROWS, show_bytes
 
 __all__ = ["PARTS", "DeviceFacts", "ModelPlan", "Plan", "Usage", "check_plan", "make_plan"]
 
@@ -38,9 +39,11 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How engine and backend use Models; ``engine_bytes`` are those of one number.
+    """How engine and backend use Models; ``engine_bytes`` are those of one number, ``head_bytes`` those of one of the
+    head's matrix (None: as the others).
 
-    ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time. Master weights are float32 whatever
+    ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time, and ``prefix_tokens`` of prompts are
+    remembered. Master weights are float32 whatever
     the backend computes in. ``adapter_parameters``: of a set of low-rank adapters, which alone are trained, and which
     are all that a Model that only scores adds to the policy; None: without.
     """
@@ -49,6 +52,8 @@ class Usage:
     max_len: int
     backend: TorchBackendConfig
     engine_bytes: int = 4
+    head_bytes: int | None = None
+    prefix_tokens: int = 0
     adapter_parameters: int | None = None
 
 
@@ -144,7 +149,8 @@ def check_plan(plan: Plan) -> None:
 def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usage) -> ModelPlan:
     trains, generates = "train" in roles, "generate" in roles
     count = facts.parameters
-    kv = usage.slots * usage.max_len * facts.kv_values_per_token * usage.engine_bytes
+    places = (usage.slots + min(usage.slots, PROMPT_ROWS)) * usage.max_len + usage.prefix_tokens
+    kv = places * facts.kv_values_per_token * usage.engine_bytes
     held, learned = count, count
     if usage.adapter_parameters is not None:
         learned = usage.adapter_parameters + facts.value_head * facts.hidden
@@ -153,7 +159,7 @@ def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usa
         "weights": 4 * held,
         "gradients": 4 * learned * trains,
         "optimizer": round(MOMENTS[usage.backend.optimizer] * learned) * trains,
-        "engine copy": usage.engine_bytes * count * generates,
+        "engine copy": (usage.engine_bytes * count + _head_copy(facts, usage)) * generates,
         "kv cache": kv * generates,
         "activations": _activations(facts, roles, usage),
     }
@@ -164,6 +170,13 @@ def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usa
         parameters=count,
         memory=MappingProxyType(memory),
     )
+
+
+def _head_copy(facts: ModelFacts, usage: Usage) -> int:
+    """What the engine's head takes beside an embedding that is tied to it: it is packed, or of another type."""
+    matrix, width = facts.vocab_size * facts.hidden, usage.head_bytes or usage.engine_bytes
+    packed = width == 4 and matrix >= LARGE_MATRIX
+    return matrix * width if facts.tied and (packed or width != usage.engine_bytes) else 0
 
 
 def _activations(facts: ModelFacts, roles: Collection[str], usage: Usage) -> int:

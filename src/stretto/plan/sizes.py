@@ -1,6 +1,6 @@
 """Sizes of numbers, and of memory for people."""
 
-__all__ = ["BYTES", "show_bytes"]
+__all__ = ["BYTES", "LARGE_MATRIX", "PROMPT_ROWS", "show_bytes"]
 
 BYTES = {"float32": 4, "bfloat16": 2}
 """Of a number."""
@@ -14,3 +14,10 @@ def show_bytes(size: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+PROMPT_ROWS = 32
+"""Prompts that the native engine computes at once at most, in a KV cache of their own."""
+LARGE_MATRIX = 300_000
+"""Elements from which the native engine packs a float32 matrix for products on a CPU: with few rows that wins then,
+with many it costs or gains some percent."""

@@ -53,7 +53,16 @@ from stretto.types import Prompt
 if TYPE_CHECKING:
     from stretto.backends.torch.lora import BaseOrigin
 
-__all__ = ["Given", "Job", "max_len_of", "needed_models", "open_model", "open_parts", "prepare"]
+__all__ = [
+    "Given",
+    "Job",
+    "max_len_of",
+    "needed_models",
+    "open_model",
+    "open_parts",
+    "prefix_tokens_of",
+    "prepare",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -338,6 +347,16 @@ def _check_devices(recipe: Recipe) -> None:
             open_device(device, key)
 
 
+def prefix_tokens_of(job: Job) -> int:
+    """Tokens of prompts that the native engine remembers."""
+    recipe, engine = job.recipe, job.recipe.engine
+    if isinstance(engine, FakeEngineConfig):
+        return 0
+    if engine.prefix_tokens is not None:
+        return engine.prefix_tokens
+    return engine.slots * max_len_of(job) // 2 if recipe.environment is not None else 0
+
+
 def max_len_of(job: Job) -> int:
     """The longest sequence the engine must hold, in tokens."""
     e, several = job.recipe.engine, job.recipe.environment
@@ -482,14 +501,11 @@ def _open_engine(job: Job) -> RolloutEngine:
         return FakeEngine()
     from stretto.engines.native import NativeEngine
 
-    e, max_len = recipe.engine, max_len_of(job)
-    prefix_tokens = e.prefix_tokens
-    if prefix_tokens is None:
-        prefix_tokens = e.slots * max_len // 2 if recipe.environment is not None else 0
+    e = recipe.engine
     return NativeEngine(
         load_hf_config(job.model),
         slots=e.slots,
-        max_len=max_len,
+        max_len=max_len_of(job),
         dtype=e.dtype,
         device=e.device,
         threads=e.threads,
@@ -497,5 +513,5 @@ def _open_engine(job: Job) -> RolloutEngine:
         forward=e.forward,
         head_dtype=e.head_dtype,
         batch_invariant=e.batch_invariant,
-        prefix_tokens=prefix_tokens,
+        prefix_tokens=prefix_tokens_of(job),
     )

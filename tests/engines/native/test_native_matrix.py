@@ -60,7 +60,7 @@ def test_packed_memory_is_not_held_twice():
 @pytest.mark.parametrize("name", ["llama", "llama-gqa-biased-llama3", "qwen2", "qwen3"])
 def test_a_model_all_packed(name, make, collect, monkeypatch):  # pitfall 18, pitfall 22
     """Exact, unpadded and batch-invariant; and after a second publication too."""
-    monkeypatch.setattr(matrix, "_LARGE", 0)
+    monkeypatch.setattr(matrix, "LARGE_MATRIX", 0)
     rng = np.random.default_rng(1)
     requests = [
         Request(

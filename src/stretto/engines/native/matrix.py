@@ -10,16 +10,15 @@ import platform
 import torch
 import torch.nn.functional as F
 
-__all__ = ["Matrix", "wins_packed"]
+from stretto.plan.sizes import LARGE_MATRIX
 
-_LARGE = 300_000
-"""Elements from which packing wins with few rows; with many it costs or gains some percent."""
+__all__ = ["Matrix", "wins_packed"]
 
 
 def wins_packed(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Whether a matrix [rows, columns] is packed. A row's bits are then the same among any number of rows."""
     usable = device.type == "cpu" and dtype == torch.float32 and platform.machine() in ("x86_64", "AMD64")
-    return usable and torch.backends.mkldnn.is_available() and rows * columns >= _LARGE
+    return usable and torch.backends.mkldnn.is_available() and rows * columns >= LARGE_MATRIX
 
 
 class Matrix:

@@ -27,12 +27,11 @@ from stretto.engines.native.slots import Slots
 from stretto.engines.native.stopping import Decode
 from stretto.errors import EngineError, StrettoError, TrainError
 from stretto.memory import give_back_memory
+from stretto.plan.sizes import PROMPT_ROWS
 from stretto.roles import Completion, MemoryLevel
 from stretto.types import Finish
 
 __all__ = ["Scheduler"]
-
-_PREFILL_ROWS = 32
 
 
 class Scheduler:
@@ -391,7 +390,7 @@ class Scheduler:
 
     def _allocate_caches(self) -> None:
         if self._cache is None:
-            prompts = min(self._rows, _PREFILL_ROWS)
+            prompts = min(self._rows, PROMPT_ROWS)
             self._cache = self._forward.new_cache(self._rows, self._length)
             self._shared = SharedPrompts(self._forward.new_cache, self._length, self._padding)
             self._prefixes = Prefixes(self._prefix_tokens, self._cache.tensor)
