@@ -129,7 +129,8 @@ def tiny(folder: Path) -> dict[str, Any]:
             reached[who].append(accuracy_of(saved, held_out))
             if seed < SPEED_SEEDS:
                 forced[who].append(measure(who, folder, {**base, **FORCED, "seed": seed, "save": None}))
-    speed = compare("1 M, natural stops", LEARN, natural) + compare("1 M, forced 32", FORCED, forced)
+    speed = compare("1 M, natural stops", {**base, **LEARN}, natural)
+    speed += compare("1 M, forced 32", {**base, **FORCED}, forced)
     learned = [learned_row("start", [accuracy_of(model, held_out)])]
     learned += [learned_row(who, accuracies) for who, accuracies in reached.items()]
     return {"speed": speed, "accuracy": learned, "updates": updates(folder, {**base, **SAME, "seed": 0})}
@@ -159,7 +160,7 @@ def smollm(folder: Path) -> list[dict[str, object]]:
     model, prompts = smollm_model(folder)
     job = {"model": model, "prompts": prompts, **SMOLLM, "seed": 0, "save": None}
     results = {who: [measure(who, folder, job)] for who in ("stretto", "trl")}
-    return compare("SmolLM2-135M, natural stops", SMOLLM, results)
+    return compare("SmolLM2-135M, natural stops", job, results)
 
 
 def main() -> None:
