@@ -26,6 +26,7 @@ from typing import Any
 from stretto.api.runs import evaluate
 from stretto.data.tokens import load_tokenizer
 from stretto.families.decoder import DecoderSpec
+from stretto.types import Message
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from same_updates import differences
@@ -74,7 +75,8 @@ def shares(job: dict[str, Any], rate: float, figures: dict[str, float]) -> dict[
     spec = DecoderSpec.from_config(json.loads((Path(job["model"]) / "config.json").read_text()))
     tokenizer = load_tokenizer(job["model"])
     asked = [json.loads(line)["prompt"] for line in Path(job["prompts"]).read_text().splitlines()[:64]]
-    length = statistics.mean(len(tokenizer.encode_prompt(ask)) for ask in asked)
+    prompts = (ask if isinstance(ask, str) else [Message(**message) for message in ask] for ask in asked)
+    length = statistics.mean(len(tokenizer.encode_prompt(prompt)) for prompt in prompts)
     sizes = (job["groups"], job["n"], length, figures["tokens"] / (job["groups"] * job["n"]))
     needs = {"generate": generation_products(spec, *sizes), "train": training_products(spec, *sizes)}
     return {f"{part}_share": need / figures[f"{part}_cpu_s"] / rate for part, need in needs.items()}
