@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from stretto.engines.native.shared import is_shared
+from stretto.errors import EngineError
 from stretto.roles import Request, Sampling
 
 
@@ -133,6 +134,32 @@ def test_prompts_that_are_shared_are_held_as_long_as_needed(llama, collect):
         for _ in range(3):
             results = await asyncio.gather(*(collect(engine, request) for request in requests))
             assert [_bits(completions) for completions in results] == expected
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_failed_and_took_new_memory_knows_no_prompt_of_before(llama, collect):
+    """Rows that a failure freed name prompts that the new memory has no room for."""
+
+    async def main():
+        rng = np.random.default_rng(6)
+        many = [_request(f"r{i}", 100, 4, rng, max_tokens=60) for i in range(7)]
+        few = [_request(f"s{i}", 100, 5, rng) for i in range(4)]  # 20 rows, among 24
+        engine = await llama.engine(slots=30, max_len=256)
+        expected = [_bits(await collect(engine, request)) for request in few]
+        running = [asyncio.create_task(collect(engine, request)) for request in many]
+        while (await engine.status()).generated_tokens < 4 * 5 * 12 + 100:
+            await asyncio.sleep(0)
+        with pytest.raises(ZeroDivisionError):
+            async with engine.update_weights(1, in_flight="keep"):
+                raise ZeroDivisionError
+        assert {type(end) for end in await asyncio.gather(*running, return_exceptions=True)} == {EngineError}
+        await llama.publish(engine, 2)
+        await engine.set_memory("kv_released")
+        await engine.set_memory("awake")
+        results = await asyncio.gather(*(collect(engine, request) for request in few))
+        assert [_bits(completions) for completions in results] == expected
         await engine.close()
 
     asyncio.run(main())

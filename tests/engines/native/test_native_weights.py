@@ -1,6 +1,7 @@
 """Publication into the engine: names, shapes, completeness, tied embeddings, versions, torn windows."""
 
 import asyncio
+import itertools
 import threading
 
 import numpy as np
@@ -245,6 +246,67 @@ def test_weights_that_are_not_finite_fail_requests_and_a_later_publication_heals
         await llama.publish(engine, 2)
         (got,) = await collect(engine, _request())
         assert got.logprobs_T.tobytes() == want.logprobs_T.tobytes()
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def _fails_once(monkeypatch, forward, name, after=0):
+    """The method ``name`` of ``forward`` finds no memory, the first time after ``after`` calls."""
+    whole, calls = getattr(forward, name), itertools.count()
+
+    def short(*given):
+        if next(calls) == after:
+            raise MemoryError("no memory left")
+        return whole(*given)
+
+    monkeypatch.setattr(forward, name, short)
+
+
+@pytest.mark.parametrize("in_flight", ["drain", "keep"])
+def test_a_window_that_finds_no_memory_to_begin_goes_on_with_the_old_weights(llama, collect, monkeypatch, in_flight):
+    async def main():
+        engine = await llama.engine(slots=2, max_len=64)
+        _fails_once(monkeypatch, engine._forward, "window")
+        running = asyncio.create_task(collect(engine, _request("running", n=4, max_tokens=40)))
+        await _started(engine, 5)
+        with pytest.raises(MemoryError):
+            async with engine.update_weights(1, in_flight=in_flight):
+                pass
+        assert [len(c.token_ids_T) for c in await running] == [40] * 4
+        assert (await engine.status()).version == 0
+        await llama.publish(engine, 2)
+        assert len(await collect(engine, _request())) == 1
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_a_window_that_finds_no_memory_to_end_fails_requests_and_a_later_one_heals(llama, collect, monkeypatch):
+    async def main():
+        engine = await llama.engine(slots=2, max_len=64)
+        _fails_once(monkeypatch, engine._forward, "settle")
+        with pytest.raises(MemoryError):
+            await llama.publish(engine, 1)
+        with pytest.raises(EngineError, match="last weight update did not finish"):
+            await collect(engine, _request())
+        await llama.publish(engine, 2)
+        assert len(await collect(engine, _request())) == 1
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_caches_that_were_not_all_taken_are_taken_again(llama, collect, monkeypatch):
+    async def main():
+        engine = await llama.engine(slots=2, max_len=64)
+        await engine.set_memory("kv_released")
+        _fails_once(monkeypatch, engine._forward, "new_cache", after=1)
+        with pytest.raises(MemoryError):
+            await engine.set_memory("awake")
+        assert (await engine.status()).memory == "kv_released"
+        await engine.set_memory("awake")
+        assert len(await collect(engine, _request())) == 1
         await engine.close()
 
     asyncio.run(main())

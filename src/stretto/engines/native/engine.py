@@ -176,11 +176,10 @@ class NativeEngine:
         self._window_open = True
         try:
             try:
-                weights = await self._thread.answer(open_window)
+                window = self._forward.window(await self._thread.answer(open_window))
             except BaseException:
                 self._thread.post(self._scheduler.cancel_window)
                 raise
-            window = self._forward.window(weights)
             try:
                 yield window
                 window.check_complete()

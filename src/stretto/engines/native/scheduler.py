@@ -167,7 +167,11 @@ class Scheduler:
 
     def close_window(self, version: int) -> None:
         """Serve ``version``. Computed prompts that wait for slots are computed anew; running ones keep their cache."""
-        self._forward.settle(self._weights)
+        try:
+            self._forward.settle(self._weights)
+        except Exception as cause:
+            self.fail_window(cause)
+            raise
         self._slots.end_version(self.version)
         if self._prefixes:
             self._prefixes.forget()
@@ -390,8 +394,9 @@ class Scheduler:
 
     def _allocate_caches(self) -> None:
         if self._cache is None:
-            prompts = min(self._rows, PROMPT_ROWS)
-            self._cache = self._forward.new_cache(self._rows, self._length)
+            cache = self._forward.new_cache(self._rows, self._length)
             self._shared = SharedPrompts(self._forward.new_cache, self._length, self._padding)
-            self._prefixes = Prefixes(self._prefix_tokens, self._cache.tensor)
+            self._prefixes = Prefixes(self._prefix_tokens, cache.tensor)
+            prompts = min(self._rows, PROMPT_ROWS)
             self._prefill = Prefill(self._forward, prompts, self._length, self._padding, self._prefixes)
+            self._cache = cache  # the last, so that what could not be taken whole is taken anew

@@ -64,9 +64,7 @@ class Slots:
 
     def clear(self) -> None:
         """Drop every sequence."""
-        self.active = 0
-        self._jobs, self._samples, self._spans, self._watches, self._stops = [], [], [], [], []
-        self._num_watched = 0
+        self.remove(np.arange(self.active))
 
     def add(self, job: Job, samples: Sequence[int], shared: int = -1) -> slice:
         """Give each sample of a job the next free row, at the end of its prompt; returns the rows."""
