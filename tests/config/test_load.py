@@ -259,6 +259,9 @@ def test_the_default_type_counts_when_none_is_written():
         ("prompts.type=jsonl", "prompts.path is missing"),
         ("schedule.max_staleness=2", "it must be 0 or 1"),
         ("engine.threads=2", "schedule.deterministic=true needs engine.threads=1, got 2"),
+        ("engine.batch_invariant=false", "schedule.deterministic=true needs engine.batch_invariant=true"),
+        ("engine.prefix_tokens=31", "engine.prefix_tokens=31 would remember nothing"),
+        ("engine.prefix_tokens=-1", "engine.prefix_tokens=-1 cannot be used"),
         ("sampling.top_k=3", "Set sampling.top_k=0 and top_p=1 and min_p=0"),  # pitfall 17
         ("sampling.top_p=0.9", "Set sampling.top_k=0 and top_p=1 and min_p=0"),
         ("sampling.min_p=0.1", "sampling.top_k=0, top_p=1.0, min_p=0.1 cut the distribution that is sampled from"),

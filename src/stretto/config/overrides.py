@@ -43,6 +43,7 @@ RESUME_SAFE_KEYS: tuple[str, ...] = (
     "sampling.deadline_s",
     "schedule.max_refills",
     "backend.max_skipped",
+    "engine.prefix_tokens",
 )
 """What a resume may change, whole sections included: how long it runs, what is looked at and kept, and what failures
 do. Nothing here changes a step that both runs make without failure (a decaying learning rate follows ``steps``)."""

@@ -73,6 +73,20 @@ class NativeEngineConfig(Section):
     """Tokens of prompts remembered for later prompts that begin alike, as the next turn of a conversation does; null:
     half of what the KV cache holds with an environment, none without."""
 
+    @model_validator(mode="after")
+    def _can_be_had(self) -> "NativeEngineConfig":
+        if self.forward == "hf" and self.head_dtype not in (None, self.dtype):
+            raise ValueError(
+                f"engine.head_dtype={self.head_dtype} needs Stretto's own forward, and engine.forward=hf asks for "
+                "transformers'. Leave head_dtype out, or set engine.forward=auto."
+            )
+        if self.prefix_tokens is not None and 0 < self.prefix_tokens < 32:
+            raise ValueError(
+                f"engine.prefix_tokens={self.prefix_tokens} would remember nothing: 32 tokens are remembered at a "
+                "time. Set it to 0, or to thousands."
+            )
+        return self
+
 
 class FakeEngineConfig(Section):
     """Makes up tokens without a Model: for benchmarks and tests of the plumbing."""
