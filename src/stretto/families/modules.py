@@ -45,6 +45,7 @@ class FamilyShape:
     """What an engine must know: sizes of the cache, of hidden states and of the vocabulary. Tied weights count once."""
 
     num_layers: int
+    num_heads: int
     num_kv_heads: int
     head_dim: int
     hidden: int
@@ -56,9 +57,10 @@ class FamilyShape:
 
 @dataclass(slots=True, eq=False)
 class _Trace:
-    """The calls of the attention in one pass over a module: its layer, key and value shapes, and the rest."""
+    """The calls of the attention in one pass over a module: its layer, query heads, key and value shapes, the rest."""
 
     layers: list[int | None] = field(default_factory=list[int | None])
+    heads: list[int] = field(default_factory=list[int])
     keys: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     values: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     sliding: list[bool] = field(default_factory=list[bool])
@@ -148,6 +150,7 @@ def inspect_family(config: Mapping[str, Json]) -> FamilyShape:
     positions = getattr(resolved, "max_position_embeddings", None)
     return FamilyShape(
         num_layers=len(trace.layers),
+        num_heads=max(trace.heads),
         num_kv_heads=key[1],
         head_dim=key[3],
         hidden=cast(nn.Linear, head).in_features,
@@ -188,6 +191,7 @@ def _traced_attention(
     **_: object,
 ) -> tuple[Tensor, None]:
     trace.layers.append(getattr(module, "layer_idx", None))
+    trace.heads.append(query.shape[1])
     trace.keys.add(tuple(key.shape))
     trace.values.add(tuple(value.shape))
     trace.sliding.append(sliding_window is not None)

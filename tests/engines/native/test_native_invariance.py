@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from stretto.engines.native.attention import weighted
-from stretto.engines.native.cache import KEYS, SHORT_KEYS, Padding
+from stretto.engines.native.cache import KEYS, SHORT_KEYS, KVCache, Padding
+from stretto.engines.native.prefill import CHUNKS
 from stretto.engines.native.probe import probe_invariance
 from stretto.errors import EngineError
 from stretto.roles import Completion, Request, Sampling
@@ -119,30 +120,72 @@ def test_without_invariance_nothing_is_padded_and_samples_differ_by_rounding_onl
     asyncio.run(main())
 
 
+def _cache(head_dim, dtype=torch.float32, *, per_kv=1, length=10 * KEYS):
+    return KVCache(torch.empty(1, 2, 1, 1, length, head_dim, dtype=dtype), per_kv)
+
+
 def test_the_count_of_keys():
-    padding = Padding()
-    assert [padding.keys(n, 64) for n in (1, 16, 17, 32, 33, 64, 65)] == [16, 16, 32, 32, 64, 64, 128]
-    assert {padding.keys(n, 16) for n in range(1, KEYS + 1)} == {KEYS}
+    """No fewer than have the same bits as more; of those the fewest."""
+    padding, cache = Padding(), _cache(64)
+    for tokens in (1, 8, 64):
+        least = cache.least_keys(tokens)
+        allowed = [n for n in (*SHORT_KEYS, KEYS, 2 * KEYS) if n >= least]
+        for longest in (1, 16, 17, 32, 33, 64, 65):
+            assert padding.keys(longest, cache, tokens) == next(n for n in allowed if n >= longest)
+    assert Padding(invariant=False).keys(17, cache, 1) == 24
+
+
+def test_a_cache_reads_no_more_keys_than_it_has():
+    for head_dim in (8, 16, 32, 64, 128, 256):
+        for tokens in (1, 8, 128):
+            for length in (KEYS, 2 * KEYS, 3 * KEYS):
+                assert _cache(head_dim, length=length).least_keys(tokens) <= length
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("head_dim", [32, 64, 96, 128])
+@pytest.mark.parametrize("head_dim", [8, 16, 32, 64, 80, 96, 128, 256])
 def test_no_count_of_keys_changes_a_bit(head_dim, dtype):
-    """A decoding row attends to what it has, however many keys its company makes it read."""
+    """A row attends to what it has, however many keys its company makes it read."""
     draw = torch.Generator().manual_seed(head_dim)
     keys, values = (torch.randn(8, 10 * KEYS, head_dim, generator=draw).to(dtype) for _ in range(2))
-    for shared in (1, 2, 3, 4, 6, 8, 32):
-        query = torch.randn(8, shared, head_dim, generator=draw).to(dtype)
+    for per_kv in (1, 2, 3, 4, 6, 8, 32, 64, 128):
+        least = _cache(head_dim, dtype, per_kv=per_kv).least_keys(1)
+        query = torch.randn(8, per_kv, head_dim, generator=draw).to(dtype)
         for have in (1, 7, 15, 16, 17, 31, 32, 33, 50, 64, 150, 200, 330):
             outputs = []
             for count in (*SHORT_KEYS, *(n * KEYS for n in (1, 2, 3, 4, 5, 7, 10))):
-                if count < have:
+                if count < max(have, least):
                     continue
-                mask = torch.zeros(8, shared, count, dtype=dtype)
+                mask = torch.zeros(8, per_kv, count, dtype=dtype)
                 mask[:, :, have:] = float("-inf")
                 scores = torch.baddbmm(mask, query, keys[:, :count].transpose(1, 2), alpha=head_dim**-0.5)
                 outputs.append(weighted(scores.softmax(dim=-1), values[:, :count]))
-            assert all(torch.equal(outputs[0], other) for other in outputs[1:]), (shared, have)
+            assert all(torch.equal(outputs[0], other) for other in outputs[1:]), (per_kv, have)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [8, 16, 32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("length", [KEYS, 2 * KEYS, 10 * KEYS])
+def test_no_size_of_a_chunk_changes_a_bit(head_dim, dtype, length):
+    """What is remembered of a prompt changes how the rest of it is cut, and nothing else."""
+    draw = torch.Generator().manual_seed(head_dim)
+    for per_kv in (1, 2, 3, 8):
+        cache = _cache(head_dim, dtype, per_kv=per_kv, length=length)
+        keys, values = (torch.randn(2, length, head_dim, generator=draw).to(dtype) for _ in range(2))
+        sizes = Padding().tokens(cache, CHUNKS)
+        query = torch.randn(2, sizes[-1] * per_kv, head_dim, generator=draw).to(dtype)
+        for have in (5, 20, 60, 100, 300):
+            if have > length:
+                break
+            outputs = []
+            for size in sizes:
+                count = Padding().keys(have, cache, size)
+                mask = torch.zeros(2, size * per_kv, count, dtype=dtype)
+                mask[:, :, have:] = float("-inf")
+                own = query[:, : size * per_kv].contiguous()
+                scores = torch.baddbmm(mask, own, keys[:, :count].transpose(1, 2), alpha=head_dim**-0.5)
+                outputs.append(weighted(scores.softmax(dim=-1), values[:, :count])[:, : sizes[0] * per_kv])
+            assert all(torch.equal(outputs[0], other) for other in outputs[1:]), (per_kv, have)
 
 
 def test_probe_passes_on_a_held_model(tiny):

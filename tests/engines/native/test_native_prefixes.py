@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.engines.native.cache import KEYS, round_up
-from stretto.engines.native.prefill import cut
+from stretto.engines.native.prefill import CHUNKS, cut
 from stretto.engines.native.prefixes import BLOCK
 from stretto.roles import Request, Sampling
 
@@ -92,11 +92,15 @@ def test_memory_that_was_released_remembers_nothing(llama, collect):
     asyncio.run(main())
 
 
-@given(start=st.integers(0, 200).map(lambda n: n * 8), more=st.integers(1, 700).map(lambda n: n * 8))
-def test_chunks_cover_a_prompt_and_stay_in_the_cache(start, more):
-    chunks = list(cut(start, start + more))
+@given(
+    start=st.integers(0, 200).map(lambda n: n * BLOCK),
+    more=st.integers(1, 700).map(lambda n: n * 8),
+    sizes=st.sampled_from([CHUNKS, CHUNKS[:3], CHUNKS[1:], CHUNKS[1:2]]),
+)
+def test_chunks_cover_a_prompt_and_stay_in_the_cache(start, more, sizes):
+    chunks = list(cut(start, start + more, sizes))
     assert chunks[0][0] == start
-    assert all(size % 8 == 0 for _, size in chunks)
+    assert all(size in sizes for _, size in chunks)
     assert all(a + size == b for (a, size), (b, _) in itertools.pairwise(chunks))
     last = sum(chunks[-1])
     assert start + more <= last <= round_up(start + more, KEYS)

@@ -21,8 +21,6 @@ _KEYS_AT_ONCE = 192
 how many there are in all, and so on company."""
 _LANES = 16
 """Floats of the widest vector of a CPU."""
-_FEW_ROWS = 4
-"""Products of fewer rows sum in order."""
 
 
 class Attention:
@@ -103,7 +101,7 @@ class Attention:
 
 def weighted(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """``weights @ values``, [B, M, K] and [B, K, D], its sums in an order that does not depend on K."""
-    if weights.shape[1] < _FEW_ROWS or weights.shape[2] <= _KEYS_AT_ONCE:
+    if weights.shape[1] == 1 or weights.shape[2] <= _KEYS_AT_ONCE:
         return torch.bmm(weights, values)
     out = torch.bmm(weights[:, :, :_KEYS_AT_ONCE], values[:, :_KEYS_AT_ONCE])
     for start in range(_KEYS_AT_ONCE, weights.shape[2], _KEYS_AT_ONCE):

@@ -1,13 +1,17 @@
 """The KV cache of an engine: preallocated, one row a sequence. Owns its memory and where a token's keys go.
 
 The sizes that batch invariance rests on are here (``Padding``): rows of a product come in multiples of ``ROWS``, keys
-of an attention in multiples of ``KEYS``, or, while all sequences are short, in one of ``SHORT_KEYS``.
+of an attention in multiples of ``KEYS``, or, while all sequences are short, in one of ``SHORT_KEYS``; of those only in
+such as round alike on this machine (``rounding``).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from stretto.engines.native.rounding import least_keys, same_rows
 
 __all__ = ["KEYS", "KVCache", "Padding", "round_up"]
 
@@ -16,7 +20,9 @@ ROWS = 8
 KEYS = 64
 """Keys of an attention come in multiples of this."""
 SHORT_KEYS = (16, 32)
-"""Fewer keys than ``KEYS`` that give the same bits, for heads of at least 32 dimensions (found by trying)."""
+"""Fewer keys than ``KEYS``, which mostly give the same bits."""
+ALIKE = 16
+"""As many tokens of a row that attend together: what other numbers are compared with."""
 LOOSE_KEYS = 8
 """Keys of an attention come in multiples of this where bits may depend on company."""
 
@@ -40,24 +46,55 @@ class Padding:
         """How many rows a product has that needs ``count``."""
         return count if self.any_rows or not self.invariant else round_up(count, ROWS)
 
-    def keys(self, longest: int, head_dim: int) -> int:
-        """How many keys an attention reads when the longest of its sequences has ``longest``."""
+    def keys(self, longest: int, cache: "KVCache", tokens: int) -> int:
+        """How many keys an attention reads when the longest of its sequences has ``longest``.
+
+        tokens: how many of a row attend together.
+        """
         if not self.invariant:
             return round_up(longest, LOOSE_KEYS)
-        short = (keys for keys in SHORT_KEYS if keys >= longest and head_dim >= 32)
-        return next(short, round_up(longest, KEYS))
+        least = max(longest, cache.least_keys(tokens))
+        return next((keys for keys in SHORT_KEYS if keys >= least), round_up(least, KEYS))
+
+    def tokens(self, cache: "KVCache", sizes: Sequence[int]) -> tuple[int, ...]:
+        """Those of ``sizes``, ascending numbers of tokens of a row that attend together, that give a token the same
+        bits: ``ALIKE`` and its neighbours."""
+        if not self.invariant:
+            return tuple(sizes)
+        more = itertools.takewhile(cache.as_alike, (n for n in sizes if n > ALIKE))
+        return (*(n for n in sizes if n < ALIKE and cache.as_alike(n)), ALIKE, *more)
 
 
 class KVCache:
-    """Keys and values [layers, 2, rows, kv_heads, length, head_dim], zero at first so that no stale value is NaN."""
+    """Keys and values [layers, 2, rows, kv_heads, length, head_dim], zero at first so that no stale value is NaN.
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    per_kv: query heads to a key-value head. length: a multiple of ``KEYS``.
+    """
+
+    def __init__(self, tensor: torch.Tensor, per_kv: int) -> None:
         self.tensor = tensor.zero_()
         self.rows = tensor.shape[2]
         self.length = tensor.shape[4]
         self.head_dim = tensor.shape[5]
         self._kv_heads = tensor.shape[3]
         self._flat = tensor.view(tensor.shape[0], -1, self.head_dim).unbind(0)
+        self._per_kv = per_kv
+        self._least: dict[int, int] = {}
+
+    def least_keys(self, tokens: int) -> int:
+        """From how many keys on ``tokens`` tokens of a row that attend together have the same bits."""
+        if tokens not in self._least:
+            counts = (*SHORT_KEYS, *range(KEYS, min(self.length, 1024) + 1, KEYS))
+            self._least[tokens] = least_keys(tokens * self._per_kv, counts, *self._numbers)
+        return self._least[tokens]
+
+    def as_alike(self, tokens: int) -> bool:
+        """Whether a token has the same bits among ``tokens`` tokens of a row as among ``ALIKE``."""
+        return same_rows(tokens * self._per_kv, ALIKE * self._per_kv, self.length, *self._numbers)
+
+    @property
+    def _numbers(self) -> tuple[int, torch.dtype, torch.device]:
+        return self.head_dim, self.tensor.dtype, self.tensor.device
 
     def move(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
         """Copy the first ``length`` positions of rows ``source`` to rows ``target`` (disjoint)."""

@@ -76,7 +76,8 @@ class HuggingFaceForward:
     def new_cache(self, rows: int, length: int) -> KVCache:
         """An empty cache."""
         shape = (self._shape.num_layers, 2, rows, self._shape.num_kv_heads, length, self._shape.head_dim)
-        return KVCache(torch.empty(shape, dtype=self._dtype, device=self._device))
+        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        return KVCache(tensor, self._shape.num_heads // self._shape.num_kv_heads)
 
     def new_weights(self) -> PreTrainedModel:
         """The module, its weights not yet filled."""

@@ -46,7 +46,8 @@ class Decoder:
         """An empty cache."""
         spec = self._spec
         shape = (spec.num_layers, 2, rows, spec.num_kv_heads, length, spec.head_dim)
-        return KVCache(torch.empty(shape, dtype=self._dtype, device=self._device))
+        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        return KVCache(tensor, spec.num_heads // spec.num_kv_heads)
 
     def new_weights(self) -> Weights:
         """Memory for the weights, not yet filled."""

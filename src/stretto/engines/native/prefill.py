@@ -1,7 +1,8 @@
 """Computing prompts. Owns the cut into chunks and the staging cache; hands out keys, values and first logits.
 
-A prompt is cut by its own length alone, into chunks of 8 to 128 tokens, and may begin behind a part that is known
-already (``prefixes``). Prompts whose chunks have the same size and place run together as rows.
+A prompt is cut by its own length alone, into chunks of 8 to 128 tokens (of those sizes that round alike on this
+machine, ``Padding``), and may begin behind a part that is known already (``prefixes``). Prompts whose chunks have the
+same size and place run together as rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,12 @@ from stretto.engines.native.forward import Forward, HeldWeights
 from stretto.engines.native.prefixes import Prefixes
 from stretto.types import Ints
 
-__all__ = ["Prefill", "cut", "padded_length"]
+__all__ = ["CHUNKS", "Prefill", "cut", "padded_length"]
 
-_CHUNKS = (8, 16, 32, 64, 128)
+CHUNKS = (8, 16, 32, 64, 128)
+"""Tokens of a chunk."""
+_SMALL = 32
+"""Tokens of a chunk that is not halved to save a few."""
 _PASS_TOKENS = 1024
 """Tokens of one pass over the model: more would not stay in a processor's cache."""
 _PASS_SCORES = 2**21
@@ -26,20 +30,21 @@ _PASS_SCORES = 2**21
 
 def padded_length(length: int) -> int:
     """Positions that the chunks of a prompt of ``length`` tokens cover."""
-    return round_up(length, _CHUNKS[0])
+    return round_up(length, CHUNKS[0])
 
 
-def cut(start: int, end: int) -> Iterator[tuple[int, int]]:
+def cut(start: int, end: int, sizes: Sequence[int] = CHUNKS) -> Iterator[tuple[int, int]]:
     """Chunks (start, size) of positions ``start`` to ``end`` (multiples of 8), the largest first.
 
     The last one may reach past ``end`` where that saves a pass over a few tokens, never past a multiple of ``KEYS``.
+    sizes: those a chunk may have, from 8 or 16 on, each twice the one before.
     """
     while start < end:
         left = end - start
-        size = next((c for c in _CHUNKS if left <= c), _CHUNKS[-1])
-        if size > _CHUNKS[2] and left <= 3 * size // 4:  # a quarter of padding at most, but for short ones
+        size = next((c for c in sizes if left <= c), sizes[-1])
+        if size > _SMALL and left <= 3 * size // 4:  # a quarter of padding at most, but for short ones
             size //= 2
-        while size > _CHUNKS[2] and size * (start + size) > _PASS_SCORES:
+        while size > _SMALL and size * (start + size) > _PASS_SCORES:
             size //= 2
         while start + size > round_up(end, KEYS):  # where the cache may end
             size //= 2
@@ -54,12 +59,15 @@ class Prefill:
         self.rows = rows
         self._forward, self._padding, self._prefixes = forward, padding, prefixes
         self.cache = forward.new_cache(rows, length)
+        self._sizes: Sequence[int] = ()
         self._dtype, self._device = self.cache.tensor.dtype, self.cache.tensor.device
 
     def run(self, weights: HeldWeights, prompts: Sequence[Ints]) -> tuple[list[int], torch.Tensor, int]:
         """The cache row of each prompt, the logits [R, V] of the token that follows it, by cache row, and the number
         of tokens that were remembered instead of computed."""
         assert 0 < len(prompts) <= self.rows
+        if not self._sizes:  # found by trying, in the thread that computes
+            self._sizes = self._padding.tokens(self.cache, CHUNKS)
         known = [self._prefixes.known(prompt) for prompt in prompts]
         starts = np.array([len(blocks) * self._prefixes.block for blocks in known])
         lengths = np.array([len(prompt) for prompt in prompts])
@@ -80,11 +88,11 @@ class Prefill:
         self, weights: HeldWeights, ids: torch.Tensor, starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> torch.Tensor:
         """Compute every row's tokens from its start on; the last states [R, hidden]."""
-        forward, head_dim = self._forward, self.cache.head_dim
+        forward = self._forward
         shape = self._padding.rows(len(starts)), forward.sizes.hidden
         last = torch.zeros(shape, dtype=self._dtype, device=self._device)
-        for start, size, first, after in _shared_chunks(starts, lengths):
-            keys = self._padding.keys(start + size, head_dim)
+        for start, size, first, after in _shared_chunks(starts, lengths, self._sizes):
+            keys = self._padding.keys(start + size, self.cache, size)
             most = max(1, min(_PASS_TOKENS // size, _PASS_SCORES // (size * keys)))
             for begin in range(first, after, most):
                 end = min(begin + most, after)
@@ -99,11 +107,13 @@ class Prefill:
         return last
 
 
-def _shared_chunks(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+def _shared_chunks(
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], sizes: Sequence[int]
+) -> Iterator[tuple[int, int, int, int]]:
     """Chunks in order of their starts with the runs of rows that have them: (start, size, first row, row after)."""
     rows: dict[tuple[int, int], list[int]] = {}
     for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-        for chunk in cut(start, padded_length(length)):
+        for chunk in cut(start, padded_length(length), sizes):
             rows.setdefault(chunk, []).append(row)
     for (start, size), own in sorted(rows.items()):
         array = np.array(own)

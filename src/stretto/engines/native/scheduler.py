@@ -306,7 +306,7 @@ class Scheduler:
         active = slots.active
         rows = self._padding.rows(active)
         longest = int((slots.position[:active] - slots.base[:active]).max()) + 1
-        keys = self._padding.keys(longest, cache.head_dim)
+        keys = self._padding.keys(longest, cache, 1)
         shared = prompts.past(slots.shared[:rows], slots.base[:rows], self._device)
         ids = torch.from_numpy(slots.token[:rows, None]).to(self._device)
         positions = torch.from_numpy(slots.position[:rows, None]).to(self._device)

@@ -19,8 +19,9 @@ __all__ = ["SharedPast", "SharedPrompts", "is_shared"]
 
 _LEAST_SAMPLES, _LEAST_TOKENS = 4, 96
 """From where on reading a prompt once is worth two attentions instead of one."""
-_WIDTH = 8
-"""Samples of one prompt are padded to multiples of this, so that finished ones change no bit of the others."""
+_WIDTHS = (8, 16)
+"""Samples of one prompt are padded to multiples of the first of these that rounds as more do (``Padding``), so that
+finished ones change no bit of the others."""
 
 
 def is_shared(request: Request) -> bool:
@@ -81,7 +82,7 @@ class SharedPrompts:
         own = group_R[has]
         count = int(own.max()) + 1
         sizes = np.bincount(own, minlength=count)
-        width = round_up(int(sizes.max()), _WIDTH)
+        width = round_up(int(sizes.max()), self._padding.tokens(self._cache, _WIDTHS)[0])
         order = np.argsort(own, kind="stable")
         rank = np.empty(len(own), np.int64)
         rank[order] = np.arange(len(own)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -97,7 +98,7 @@ class SharedPrompts:
 
         return SharedPast(
             cache=self._cache,
-            num_keys=self._padding.keys(int(lengths.max()), self._cache.head_dim),
+            num_keys=self._padding.keys(int(lengths.max()), self._cache, width),
             row_GW=send(row),
             place_R=send(place),
             has_R=send(has),

@@ -1,0 +1,55 @@
+"""Which sizes of an attention's product of queries and keys round alike on this machine: found by trying.
+
+Libraries have several ways to multiply and choose by the sizes, each at its own limits on each kind of CPU. With
+AVX-512, MKL multiplies 32 queries by 32 keys of 32 dimensions in another order than by 64 keys; without it it does not.
+So nothing is assumed: sizes are tried on random numbers, once in a process, and those that agree are used.
+"""
+
+from functools import cache
+
+import torch
+
+__all__ = ["least_keys", "same_rows"]
+
+_MOST_KEYS = 1024
+"""Nothing was ever seen to change beyond."""
+_HEADS = 2
+
+
+@cache
+def least_keys(rows: int, keys: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: torch.device) -> int:
+    """The first of ``keys`` (ascending) from which on products of ``rows`` queries give the same bits as with the last.
+
+    In the calling thread, with the threads it has.
+    """
+    query, key = _numbers(rows, keys[-1], head_dim, dtype, device)
+    wanted = _scores(query, key)
+    least = keys[-1]
+    for count in reversed(keys[:-1]):
+        if not torch.equal(_scores(query, key[:, :count]), wanted[:, :, :count]):
+            break
+        least = count
+    return least
+
+
+@cache
+def same_rows(rows: int, others: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a query has the same bits among ``rows`` as among ``others``, of ``keys`` keys."""
+    query, key = _numbers(max(rows, others), keys, head_dim, dtype, device)
+    both = [_scores(query[:, :count].contiguous(), key)[:, : min(rows, others)] for count in (rows, others)]
+    return torch.equal(*both)
+
+
+def _numbers(
+    rows: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    query, key = (
+        torch.randn(_HEADS, n, head_dim, generator=draw).to(device, dtype) for n in (rows, min(keys, _MOST_KEYS))
+    )
+    return query, key
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    mask = query.new_zeros(query.shape[0], query.shape[1], key.shape[1])
+    return torch.baddbmm(mask, query, key.transpose(1, 2), alpha=query.shape[2] ** -0.5)
