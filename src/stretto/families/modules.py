@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+from transformers.pytorch_utils import Conv1D
 
 from stretto.errors import DataError, nearest
 from stretto.families.facts import LogitShape, check_config
@@ -42,7 +43,10 @@ _LAYERS = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyShape:
-    """What an engine must know: sizes of the cache, of hidden states and of the vocabulary. Tied weights count once."""
+    """What an engine must know: sizes of the cache, of hidden states and of the vocabulary. Tied weights count once.
+
+    matrices: rows and columns of all that tokens are multiplied by.
+    """
 
     num_layers: int
     num_heads: int
@@ -53,6 +57,7 @@ class FamilyShape:
     max_positions: int | None
     num_parameters: int
     logits: LogitShape
+    matrices: tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +163,15 @@ def inspect_family(config: Mapping[str, Json]) -> FamilyShape:
         max_positions=positions if isinstance(positions, int) else None,
         num_parameters=parameters,
         logits=logit_shape(resolved),
+        matrices=_matrices(model),
     )
+
+
+def _matrices(model: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Sizes of linear maps, each once; GPT-2's hold theirs turned."""
+    linear = {(m.out_features, m.in_features) for m in model.modules() if isinstance(m, nn.Linear)}
+    turned = {(int(m.nf), int(m.nx)) for m in model.modules() if isinstance(m, Conv1D)}
+    return tuple(sorted(linear | turned))
 
 
 def logit_shape(config: PretrainedConfig) -> LogitShape:

@@ -173,10 +173,10 @@ def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usa
 
 
 def _head_copy(facts: ModelFacts, usage: Usage) -> int:
-    """What the engine's head takes beside an embedding that is tied to it: it is packed, or of another type."""
+    """What the engine's head takes beside an embedding that is tied to it: it is packed, or of another type. (In
+    bfloat16 it is packed by CPUs that multiply that type only.)"""
     matrix, width = facts.vocab_size * facts.hidden, usage.head_bytes or usage.engine_bytes
-    packed = width == 4 and matrix >= LARGE_MATRIX
-    return matrix * width if facts.tied and (packed or width != usage.engine_bytes) else 0
+    return matrix * width if facts.tied and (matrix >= LARGE_MATRIX or width != usage.engine_bytes) else 0
 
 
 def _activations(facts: ModelFacts, roles: Collection[str], usage: Usage) -> int:

@@ -19,5 +19,5 @@ def show_bytes(size: int) -> str:
 PROMPT_ROWS = 32
 """Prompts that the native engine computes at once at most, in a KV cache of their own."""
 LARGE_MATRIX = 300_000
-"""Elements from which the native engine packs a float32 matrix for products on a CPU: with few rows that wins then,
+"""Elements from which the native engine packs a matrix for products on a CPU: with few rows that wins then,
 with many it costs or gains some percent."""

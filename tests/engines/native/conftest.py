@@ -90,6 +90,10 @@ MAKERS: dict[str, Callable[[], Any]] = {
             )
         )
     ),
+    # As the quickstart's: sizes at which products of few rows go another way than those of many.
+    "llama-wide": lambda: LlamaForCausalLM(
+        LlamaConfig(**_sizes(hidden_size=128, intermediate_size=512, num_attention_heads=4, num_key_value_heads=4))
+    ),
     "qwen2": lambda: Qwen2ForCausalLM(
         Qwen2Config(**_sizes(num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True))
     ),

@@ -110,7 +110,7 @@ def test_a_float32_head_rounds_neither_its_weight_nor_the_logits(name, make):
             forward = open_forward(
                 tiny.config, "native", max_len=64, dtype=torch.bfloat16, device=torch.device("cpu"), head_dtype=head
             )
-            weights = forward.new_weights()
+            weights = forward.new_weights(invariant=True)
             window = forward.window(weights)
             for tensor in tiny.tensors():
                 window.write(tensor)

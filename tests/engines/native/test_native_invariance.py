@@ -9,6 +9,7 @@ import torch
 
 from stretto.engines.native.attention import weighted
 from stretto.engines.native.cache import KEYS, SHORT_KEYS, KVCache, Padding
+from stretto.engines.native.matrix import Product
 from stretto.engines.native.prefill import CHUNKS
 from stretto.engines.native.probe import probe_invariance
 from stretto.errors import EngineError
@@ -115,7 +116,7 @@ def test_without_invariance_nothing_is_padded_and_samples_differ_by_rounding_onl
                 assert one.token_ids_T.tolist() == other.token_ids_T.tolist()
                 np.testing.assert_allclose(one.logprobs_T, other.logprobs_T, atol=1e-4)
         assert [Padding(invariant=False).rows(n) for n in (1, 3, 9)] == [1, 3, 9]
-        assert [Padding().rows(n) for n in (1, 3, 9)] == [8, 8, 16]
+        assert [Padding(multiple=8).rows(n) for n in (1, 3, 9)] == [8, 8, 16]
 
     asyncio.run(main())
 
@@ -133,6 +134,13 @@ def test_the_count_of_keys():
         for longest in (1, 16, 17, 32, 33, 64, 65):
             assert padding.keys(longest, cache, tokens) == next(n for n in allowed if n >= longest)
     assert Padding(invariant=False).keys(17, cache, 1) == 24
+
+
+def test_one_slot_pads_no_row_and_still_computes_prompts_in_any_chunks():
+    product = Product(rows=128, columns=512, dtype=torch.float32, packs=False)
+    padding = Padding.found([product], torch.device("cpu"), threads=1, alone=True)
+    assert padding.rows(1) == 1
+    assert all(size % padding.multiple == 0 for size in padding.chunks(_cache(64), CHUNKS))
 
 
 def test_a_cache_reads_no_more_keys_than_it_has():
@@ -172,7 +180,7 @@ def test_no_size_of_a_chunk_changes_a_bit(head_dim, dtype, length):
     for per_kv in (1, 2, 3, 8):
         cache = _cache(head_dim, dtype, per_kv=per_kv, length=length)
         keys, values = (torch.randn(2, length, head_dim, generator=draw).to(dtype) for _ in range(2))
-        sizes = Padding().tokens(cache, CHUNKS)
+        sizes = Padding().together(cache, CHUNKS)
         query = torch.randn(2, sizes[-1] * per_kv, head_dim, generator=draw).to(dtype)
         for have in (5, 20, 60, 100, 300):
             if have > length:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stretto.engines.native import matrix
-from stretto.engines.native.matrix import Matrix, wins_packed
+from stretto.engines.native.matrix import Alike, Matrix, Product, rows_alike, wins_packed
 from stretto.roles import Request, Sampling
 
 CPU = torch.device("cpu")
@@ -16,29 +16,51 @@ packs_here = pytest.mark.skipif(
 )
 
 
-def test_large_float32_matrices_on_a_cpu_are_packed_small_ones_are_not():
+def test_large_matrices_on_a_cpu_that_multiplies_their_type_are_packed_small_ones_are_not():
     assert not wins_packed(128, 128, torch.float32, CPU)
-    assert not wins_packed(10_000, 10_000, torch.bfloat16, CPU)
+    assert wins_packed(10_000, 10_000, torch.bfloat16, CPU) <= torch.cpu._is_avx512_bf16_supported()
     assert not wins_packed(10_000, 10_000, torch.float32, torch.device("cuda"))
 
 
-@packs_here
-@pytest.mark.parametrize("shape", [(96, 64), (600, 576), (4096, 256)])
-def test_a_row_has_the_same_bits_among_any_number_of_rows(shape):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(97, 128), (128, 512), (64, 96), (600, 576), (256, 1024), (4096, 256), (576, 1536)])
+def test_a_row_has_the_same_bits_among_any_number_of_rows(shape, dtype):  # pitfall 22
+    """That the products of this machine have a multiple for."""
     rows, columns = shape
+    draw = torch.Generator().manual_seed(0)
     with torch.inference_mode():
-        held = Matrix(rows, columns, torch.float32, CPU, packs=True)
+        product = Product(rows=rows, columns=columns, dtype=dtype, packs=wins_packed(rows, columns, dtype, CPU))
+        alike = rows_alike(product, CPU, torch.get_num_threads())
+        held = Matrix(rows, columns, dtype, CPU, packs=product.packs, most=alike.most)
         held.begin()
-        weight = torch.randn(rows, columns)
+        weight, x, state = (torch.randn(n, columns, generator=draw).to(dtype) for n in (rows, 601, 601))
+        state = torch.randn(601, rows, generator=draw).to(dtype)
+        bias = torch.randn(rows, generator=draw).to(dtype)
         held.dense.copy_(weight)
         held.settle()
-        x, state, bias = torch.randn(65, columns), torch.randn(65, rows), torch.randn(rows)
-        whole, added = held.times(x, bias), held.added(state.clone(), x, bias)
-        torch.testing.assert_close(whole, x @ weight.T + bias, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(added, state + x @ weight.T + bias, atol=1e-4, rtol=1e-4)
-        for count in (1, 2, 3, 5, 8, 17, 64):
-            assert torch.equal(held.times(x[:count], bias), whole[:count])
-            assert torch.equal(held.added(state[:count].clone(), x[:count], bias), added[:count])
+        near = {"atol": 1e-3, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 1.0, "rtol": 2e-2}
+        most = 600 // alike.multiple * alike.multiple
+        whole, added = held.times(x[:most], bias), held.added(state[:most].clone(), x[:most], bias)
+        plain = x[:most].float() @ weight.float().T + bias
+        torch.testing.assert_close(whole.float(), plain, **near)
+        torch.testing.assert_close(added.float(), state[:most] + plain, **near)
+        for count in {alike.multiple * n for n in (1, 2, 3, 5, 7, 11, 17, 18)} | {40, 64, 100, 160, 257, 300, 512}:
+            if count % alike.multiple == 0:
+                assert torch.equal(held.times(x[:count], bias), whole[:count]), count
+                assert torch.equal(held.added(state[:count].clone(), x[:count], bias), added[:count]), count
+
+
+def test_products_that_no_multiple_makes_alike_are_made_in_parts(monkeypatch):
+    """As bfloat16 ones of many columns are not on some CPUs."""
+
+    def times(self, x, bias):
+        return torch.zeros(len(x), 4) + (len(x) > 32)
+
+    monkeypatch.setattr(Matrix, "_times", times)
+    product = Product(rows=4, columns=3, dtype=torch.float64, packs=False)
+    assert rows_alike.__wrapped__(product, CPU, torch.get_num_threads()) == Alike(multiple=1, most=32)
+    held = Matrix(4, 3, torch.float64, CPU, most=32)
+    assert held.times(torch.zeros(100, 3)).sum() == 0
 
 
 @packs_here

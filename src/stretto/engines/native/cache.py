@@ -1,8 +1,8 @@
 """The KV cache of an engine: preallocated, one row a sequence. Owns its memory and where a token's keys go.
 
-The sizes that batch invariance rests on are here (``Padding``): rows of a product come in multiples of ``ROWS``, keys
-of an attention in multiples of ``KEYS``, or, while all sequences are short, in one of ``SHORT_KEYS``; of those only in
-such as round alike on this machine (``rounding``).
+The sizes that batch invariance rests on are here (``Padding``): rows of a product come in multiples that round alike on
+this machine (``matrix``), keys of an attention in multiples of ``KEYS`` or, while all sequences are short, in one of
+``SHORT_KEYS``, and of those only in such as round alike (``rounding``).
 """
 
 import itertools
@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.engines.native.rounding import least_keys, same_rows
+from stretto.engines.native.matrix import Product, rows_alike
+from stretto.engines.native.rounding import in_thread, least_keys, same_rows
 
 __all__ = ["KEYS", "KVCache", "Padding", "round_up"]
 
-ROWS = 8
-"""Rows of a matrix product come in multiples of this."""
 KEYS = 64
 """Keys of an attention come in multiples of this."""
 SHORT_KEYS = (16, 32)
@@ -36,15 +35,25 @@ def round_up(count: int, multiple: int) -> int:
 class Padding:
     """How far products are padded so that a row's bits do not depend on its company; not ``invariant``: hardly.
 
-    any_rows: whether the model's products give a row the same bits among any number of rows, so that rows need none.
+    multiple: rows of the model's products come in multiples of this. alone: there is one slot, so decoding needs none.
     """
 
     invariant: bool = True
-    any_rows: bool = False
+    multiple: int = 8
+    alone: bool = False
+
+    @classmethod
+    def found(cls, products: Sequence[Product], device: torch.device, *, threads: int, alone: bool) -> "Padding":
+        """What the products of a model need on this machine with as many threads."""
+
+        def multiple() -> int:
+            return max((rows_alike(product, device, threads).multiple for product in products), default=1)
+
+        return cls(multiple=in_thread(threads, multiple), alone=alone)
 
     def rows(self, count: int) -> int:
         """How many rows a product has that needs ``count``."""
-        return count if self.any_rows or not self.invariant else round_up(count, ROWS)
+        return count if self.alone or not self.invariant else round_up(count, self.multiple)
 
     def keys(self, longest: int, cache: "KVCache", tokens: int) -> int:
         """How many keys an attention reads when the longest of its sequences has ``longest``.
@@ -56,13 +65,18 @@ class Padding:
         least = max(longest, cache.least_keys(tokens))
         return next((keys for keys in SHORT_KEYS if keys >= least), round_up(least, KEYS))
 
-    def tokens(self, cache: "KVCache", sizes: Sequence[int]) -> tuple[int, ...]:
+    def together(self, cache: "KVCache", sizes: Sequence[int]) -> tuple[int, ...]:
         """Those of ``sizes``, ascending numbers of tokens of a row that attend together, that give a token the same
         bits: ``ALIKE`` and its neighbours."""
         if not self.invariant:
             return tuple(sizes)
         more = itertools.takewhile(cache.as_alike, (n for n in sizes if n > ALIKE))
         return (*(n for n in sizes if n < ALIKE and cache.as_alike(n)), ALIKE, *more)
+
+    def chunks(self, cache: "KVCache", sizes: Sequence[int]) -> tuple[int, ...]:
+        """Those of ``sizes`` that a prompt may be computed in, whoever else is, and however much of it is known."""
+        least = self.multiple if self.invariant else 1
+        return tuple(n for n in self.together(cache, sizes) if n >= least) or (least,)
 
 
 class KVCache:
@@ -93,8 +107,8 @@ class KVCache:
         return same_rows(tokens * self._per_kv, ALIKE * self._per_kv, self.length, *self._numbers)
 
     @property
-    def _numbers(self) -> tuple[int, torch.dtype, torch.device]:
-        return self.head_dim, self.tensor.dtype, self.tensor.device
+    def _numbers(self) -> tuple[int, torch.dtype, torch.device, int]:
+        return self.head_dim, self.tensor.dtype, self.tensor.device, torch.get_num_threads()
 
     def move(self, source: torch.Tensor, target: torch.Tensor, length: int) -> None:
         """Copy the first ``length`` positions of rows ``source`` to rows ``target`` (disjoint)."""

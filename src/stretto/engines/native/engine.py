@@ -103,13 +103,15 @@ class NativeEngine:
                 f"max_len {max_len} of the native engine is past the {positions} positions the model "
                 "was made for (max_position_embeddings). Use a shorter max_len."
             )
+        padding = Padding(invariant=False)
+        if batch_invariant:  # one slot never has company
+            padding = Padding.found(self._forward.products, place, threads=threads, alone=slots == 1)
         self._scheduler = Scheduler(
             self._forward,
             num_slots=slots,
             max_len=max_len,
             device=place,
-            # One slot never has company.
-            padding=Padding(invariant=batch_invariant, any_rows=self._forward.any_rows or slots == 1),
+            padding=padding,
             prefix_tokens=prefix_tokens,
             decode=decode,
         )

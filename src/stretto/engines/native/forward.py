@@ -6,12 +6,14 @@ implementation's part of the bargain: a row's bits must not depend on its compan
 ``Padding`` counts them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from stretto.engines.native.cache import KVCache
+from stretto.engines.native.matrix import Product
 from stretto.engines.native.shared import SharedPast
 from stretto.engines.native.window import WeightWindow
 
@@ -39,8 +41,8 @@ class Forward(Protocol):
         ...
 
     @property
-    def any_rows(self) -> bool:
-        """Whether a row's bits are the same among any number of rows x tokens, not only multiples of ``ROWS``."""
+    def products(self) -> Sequence[Product]:
+        """What rows x tokens are multiplied by."""
         ...
 
     @property
@@ -52,8 +54,9 @@ class Forward(Protocol):
         """An empty cache."""
         ...
 
-    def new_weights(self) -> HeldWeights:
-        """Memory for the weights, not yet filled."""
+    def new_weights(self, *, invariant: bool) -> HeldWeights:
+        """Memory for the weights, not yet filled. With ``invariant`` products of a multiple of rows that suits all
+        ``products`` (``rows_alike``) give a row the same bits, however many rows there are."""
         ...
 
     def window(self, weights: HeldWeights) -> WeightWindow:

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from stretto.engines.native.attention import weighted
 from stretto.engines.native.cache import KVCache
 from stretto.engines.native.forward import Sizes
+from stretto.engines.native.matrix import Product
 from stretto.engines.native.shared import SharedPast
 from stretto.engines.native.window import Place, WeightWindow
 from stretto.families.facts import max_positions_of
@@ -59,7 +60,6 @@ class _Pass:
 class HuggingFaceForward:
     """Computes with a module of transformers. A ``Forward``; its weights are the module."""
 
-    any_rows = False
     shares_prompts = False
 
     def __init__(self, hf_config: Mapping[str, Json], dtype: torch.dtype, device: torch.device) -> None:
@@ -71,6 +71,9 @@ class HuggingFaceForward:
         self.sizes = Sizes(
             vocab_size=self._shape.vocab_size, hidden=self._shape.hidden, max_positions=min(limits, default=None)
         )
+        self.products = tuple(
+            Product(rows=rows, columns=columns, dtype=dtype, packs=False) for rows, columns in self._shape.matrices
+        )
         AttentionInterface.register(CACHED_ATTENTION, cast(Callable[..., tuple[torch.Tensor, None]], _attention))
 
     def new_cache(self, rows: int, length: int) -> KVCache:
@@ -79,8 +82,8 @@ class HuggingFaceForward:
         tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
         return KVCache(tensor, self._shape.num_heads // self._shape.num_kv_heads)
 
-    def new_weights(self) -> PreTrainedModel:
-        """The module, its weights not yet filled."""
+    def new_weights(self, *, invariant: bool) -> PreTrainedModel:
+        """The module, its weights not yet filled. How it multiplies is its own affair."""
         return empty_causal(
             resolve_config(self._hf_config), attention=CACHED_ATTENTION, dtype=self._dtype, device=self._device
         )

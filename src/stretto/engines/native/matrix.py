@@ -2,29 +2,79 @@
 
 MKL packs a matrix anew in every product, which takes as long as a product with few rows; oneDNN can be handed one that
 is packed already, and takes some 20 microseconds a call to look it up. So large matrices are packed, small ones are
-not. The choice follows from sizes alone: the two round differently, and bits must not depend on the day.
+not. The choice follows from sizes and the CPU alone: the two round differently, and bits must not depend on the day.
+
+Which numbers of rows give one the same bits differs by library, sizes and CPU: it is found by trying (``rows_alike``).
 """
 
 import platform
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 
 from stretto.plan.sizes import LARGE_MATRIX
 
-__all__ = ["Matrix", "wins_packed"]
+__all__ = ["Alike", "Matrix", "Product", "rows_alike", "wins_packed"]
+
+_MULTIPLES = (1, 2, 8, 16, 32)
+_TRIED = (1, 2, 3, 5, 7, 8, 9, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 320, 512)
+"""Numbers of rows."""
+_BLOCK = 32
+_MOST_ROWS = 2048
+"""Of a matrix that is tried."""
 
 
 def wins_packed(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a matrix [rows, columns] is packed. A row's bits are then the same among any number of rows."""
-    usable = device.type == "cpu" and dtype == torch.float32 and platform.machine() in ("x86_64", "AMD64")
-    return usable and torch.backends.mkldnn.is_available() and rows * columns >= LARGE_MATRIX
+    """Whether a matrix [rows, columns] is packed."""
+    usable = device.type == "cpu" and platform.machine() in ("x86_64", "AMD64")
+    has = dtype == torch.float32 or (dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported())
+    return usable and has and torch.backends.mkldnn.is_available() and rows * columns >= LARGE_MATRIX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Something rows are multiplied by: a matrix [rows, columns]."""
+
+    rows: int
+    columns: int
+    dtype: torch.dtype
+    packs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alike:
+    """A row has the same bits in all products of a multiple of ``multiple`` rows, at most ``most`` of them if given."""
+
+    multiple: int
+    most: int | None = None
+
+
+@cache
+def rows_alike(product: Product, device: torch.device, threads: int) -> Alike:
+    """What holds for ``product`` on this machine, tried on random numbers in the calling thread (of ``threads``)."""
+    assert threads == torch.get_num_threads()
+    draw = torch.Generator().manual_seed(0)
+    matrix = Matrix(min(product.rows, _MOST_ROWS), product.columns, product.dtype, device, packs=product.packs)
+    matrix.begin()
+    matrix.dense.copy_(torch.randn(matrix.dense.shape, generator=draw))
+    matrix.settle()
+    x = torch.randn(_TRIED[-1], product.columns, generator=draw).to(device, product.dtype)
+    for most in (None, _BLOCK):
+        tried = [n for n in _TRIED if most is None or n <= most]
+        wanted = matrix.times(x[: tried[-1]])
+        for multiple in _MULTIPLES:
+            if all(torch.equal(matrix.times(x[:n]), wanted[:n]) for n in tried if n % multiple == 0):
+                return Alike(multiple=multiple, most=most)
+    raise AssertionError("products of one size differ")
 
 
 class Matrix:
     """[rows, columns], filled in an update window and then used: ``begin``, write into ``dense``, ``settle``.
 
     A matrix over memory of another (``dense`` given) is never written by itself, and leaves that memory alone.
+    most: rows that are multiplied in one product at most; more are several products.
     """
 
     def __init__(
@@ -35,10 +85,12 @@ class Matrix:
         device: torch.device,
         *,
         packs: bool = False,
+        most: int | None = None,
         dense: torch.Tensor | None = None,
     ) -> None:
         self._shape, self._dtype, self._device = (rows, columns), dtype, device
         self.packs = packs
+        self._most = most
         self._borrowed = dense is not None
         self._packed: torch.Tensor | None = None
         self._dense = dense
@@ -66,12 +118,23 @@ class Matrix:
 
     def times(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``x @ self.T + bias`` for x [N, columns]: [N, rows]."""
+        if self._most is not None and len(x) > self._most:
+            return torch.cat([self._times(part, bias) for part in x.split(self._most)])
+        return self._times(x, bias)
+
+    def added(self, state: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``state + x @ self.T + bias``; ``state`` [N, rows] may be overwritten."""
+        if self._most is not None and len(x) > self._most:
+            parts = zip(state.split(self._most), x.split(self._most), strict=True)
+            return torch.cat([self._added(own, part, bias) for own, part in parts])
+        return self._added(state, x, bias)
+
+    def _times(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self._packed is None:
             return F.linear(x, self.dense, bias)
         return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, bias, "none", [], "")
 
-    def added(self, state: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """``state + x @ self.T + bias``; ``state`` [N, rows] may be overwritten."""
+    def _added(self, state: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self._packed is not None:
             return torch.ops.mkldnn._linear_pointwise.binary(x, state, self._packed, bias, "add")
         state.addmm_(x, self._turned)

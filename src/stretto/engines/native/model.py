@@ -13,7 +13,7 @@ from stretto.engines.native.attention import Attention
 from stretto.engines.native.cache import KVCache
 from stretto.engines.native.forward import Sizes
 from stretto.engines.native.shared import SharedPast
-from stretto.engines.native.weights import LayerWeights, Weights, all_packed, places_of
+from stretto.engines.native.weights import LayerWeights, Weights, places_of, products_of
 from stretto.engines.native.window import WeightWindow
 from stretto.families.decoder import DecoderSpec
 
@@ -37,7 +37,7 @@ class Decoder:
         self._dtype, self._device = dtype, device
         self._head_dtype = head_dtype or dtype
         self.sizes = Sizes(vocab_size=spec.vocab_size, hidden=spec.hidden, max_positions=spec.max_positions)
-        self.any_rows = all_packed(spec, dtype, self._head_dtype, device)
+        self.products = tuple(products_of(spec, dtype, self._head_dtype, device).values())
         angles = torch.arange(max_len, dtype=torch.float32)[:, None] * spec.rope.frequencies(spec.head_dim)
         self._turns = torch.complex(angles.cos(), angles.sin()).to(device)
         self._eps = torch.tensor(spec.norm_eps, device=device)
@@ -49,9 +49,9 @@ class Decoder:
         tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
         return KVCache(tensor, spec.num_heads // spec.num_kv_heads)
 
-    def new_weights(self) -> Weights:
+    def new_weights(self, *, invariant: bool) -> Weights:
         """Memory for the weights, not yet filled."""
-        return Weights.empty(self._spec, self._dtype, self._device, head_dtype=self._head_dtype)
+        return Weights.empty(self._spec, self._dtype, self._device, head_dtype=self._head_dtype, invariant=invariant)
 
     def window(self, weights: Weights) -> WeightWindow:
         """The sink that fills ``weights``. ``lm_head.weight`` is passed over if the embedding is the head."""

@@ -37,7 +37,7 @@ def cut(start: int, end: int, sizes: Sequence[int] = CHUNKS) -> Iterator[tuple[i
     """Chunks (start, size) of positions ``start`` to ``end`` (multiples of 8), the largest first.
 
     The last one may reach past ``end`` where that saves a pass over a few tokens, never past a multiple of ``KEYS``.
-    sizes: those a chunk may have, from 8 or 16 on, each twice the one before.
+    sizes: those a chunk may have, from 8, 16 or 32 on, each twice the one before.
     """
     while start < end:
         left = end - start
@@ -67,7 +67,7 @@ class Prefill:
         of tokens that were remembered instead of computed."""
         assert 0 < len(prompts) <= self.rows
         if not self._sizes:  # found by trying, in the thread that computes
-            self._sizes = self._padding.tokens(self.cache, CHUNKS)
+            self._sizes = self._padding.chunks(self.cache, CHUNKS)
         known = [self._prefixes.known(prompt) for prompt in prompts]
         starts = np.array([len(blocks) * self._prefixes.block for blocks in known])
         lengths = np.array([len(prompt) for prompt in prompts])

@@ -1,27 +1,47 @@
 """Which sizes of an attention's product of queries and keys round alike on this machine: found by trying.
 
 Libraries have several ways to multiply and choose by the sizes, each at its own limits on each kind of CPU. With
-AVX-512, MKL multiplies 32 queries by 32 keys of 32 dimensions in another order than by 64 keys; without it it does not.
-So nothing is assumed: sizes are tried on random numbers, once in a process, and those that agree are used.
+AVX-512, MKL multiplies 32 queries by 32 keys of 32 dimensions in another order than by 64 keys; without, it does not.
+So nothing is assumed: sizes are tried on random numbers, once in a process, and those that agree are used (and so for
+the model's matrices, ``matrix.rows_alike``). ``threads`` are those of the thread that calls.
 """
 
+import threading
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 import torch
 
-__all__ = ["least_keys", "same_rows"]
+__all__ = ["in_thread", "least_keys", "same_rows"]
 
+T = TypeVar("T")
 _MOST_KEYS = 1024
 """Nothing was ever seen to change beyond."""
 _HEADS = 2
 
 
-@cache
-def least_keys(rows: int, keys: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: torch.device) -> int:
-    """The first of ``keys`` (ascending) from which on products of ``rows`` queries give the same bits as with the last.
+def in_thread(threads: int, task: Callable[[], T]) -> T:
+    """What ``task`` gives in a thread with as many intra-op threads."""
+    found: list[T] = []
 
-    In the calling thread, with the threads it has.
-    """
+    def run() -> None:
+        torch.get_num_threads()  # takes over a process-wide default at first
+        torch.set_num_threads(threads)
+        found.append(task())
+
+    thread = threading.Thread(target=run, name="stretto-native-trial")
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@cache
+def least_keys(
+    rows: int, keys: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: torch.device, threads: int
+) -> int:
+    """The first of ``keys`` (ascending) from which on ``rows`` queries have the same bits as with the last."""
+    assert threads == torch.get_num_threads()
     query, key = _numbers(rows, keys[-1], head_dim, dtype, device)
     wanted = _scores(query, key)
     least = keys[-1]
@@ -33,8 +53,11 @@ def least_keys(rows: int, keys: tuple[int, ...], head_dim: int, dtype: torch.dty
 
 
 @cache
-def same_rows(rows: int, others: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> bool:
+def same_rows(
+    rows: int, others: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device, threads: int
+) -> bool:
     """Whether a query has the same bits among ``rows`` as among ``others``, of ``keys`` keys."""
+    assert threads == torch.get_num_threads()
     query, key = _numbers(max(rows, others), keys, head_dim, dtype, device)
     both = [_scores(query[:, :count].contiguous(), key)[:, : min(rows, others)] for count in (rows, others)]
     return torch.equal(*both)
@@ -44,10 +67,9 @@ def _numbers(
     rows: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
-    query, key = (
-        torch.randn(_HEADS, n, head_dim, generator=draw).to(device, dtype) for n in (rows, min(keys, _MOST_KEYS))
-    )
-    return query, key
+    query = torch.randn(_HEADS, rows, head_dim, generator=draw)
+    key = torch.randn(_HEADS, min(keys, _MOST_KEYS), head_dim, generator=draw)
+    return query.to(device, dtype), key.to(device, dtype)
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:

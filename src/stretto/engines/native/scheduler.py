@@ -158,7 +158,7 @@ class Scheduler:
                 "Call set_memory('kv_released') or set_memory('awake') first."
             )
         if self._weights is None:
-            self._weights = self._forward.new_weights()
+            self._weights = self._forward.new_weights(invariant=self._padding.invariant)
         self._window = ready
         if in_flight == "keep":
             self._pause()

@@ -82,7 +82,7 @@ class SharedPrompts:
         own = group_R[has]
         count = int(own.max()) + 1
         sizes = np.bincount(own, minlength=count)
-        width = round_up(int(sizes.max()), self._padding.tokens(self._cache, _WIDTHS)[0])
+        width = round_up(int(sizes.max()), self._padding.together(self._cache, _WIDTHS)[0])
         order = np.argsort(own, kind="stable")
         rank = np.empty(len(own), np.int64)
         rank[order] = np.arange(len(own)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.engines.native.matrix import Matrix, wins_packed
+from stretto.engines.native.matrix import Matrix, Product, rows_alike, wins_packed
 from stretto.engines.native.window import Place
 from stretto.families.decoder import DecoderSpec
 
-__all__ = ["LayerWeights", "Weights", "all_packed", "places_of"]
+__all__ = ["LayerWeights", "Weights", "places_of", "products_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,9 +45,16 @@ class Weights:
 
     @classmethod
     def empty(
-        cls, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, *, head_dtype: torch.dtype
+        cls,
+        spec: DecoderSpec,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        head_dtype: torch.dtype,
+        invariant: bool = True,
     ) -> "Weights":
-        """Memory for a model, not yet filled."""
+        """Memory for a model, not yet filled. invariant: a row's bits are the same among any number of rows (that the
+        products have a multiple for) in the calling thread."""
 
         def vector(*shape: int, when: bool = True) -> torch.Tensor | None:
             return torch.empty(shape, dtype=dtype, device=device) if when else None
@@ -55,12 +62,14 @@ class Weights:
         def need(*shape: int) -> torch.Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        shapes = _shapes(spec)
+        products = products_of(spec, dtype, head_dtype, device)
 
-        def matrix(name: str, of: torch.dtype = dtype, dense: torch.Tensor | None = None) -> Matrix:
-            return Matrix(*shapes[name], of, device, packs=wins_packed(*shapes[name], of, device), dense=dense)
+        def matrix(name: str, dense: torch.Tensor | None = None) -> Matrix:
+            own = products[name]
+            most = rows_alike(own, device, torch.get_num_threads()).most if invariant else None
+            return Matrix(own.rows, own.columns, own.dtype, device, packs=own.packs, most=most, dense=dense)
 
-        qkv_dim = shapes["qkv"][0]
+        qkv_dim = products["qkv"].rows
         layers = tuple(
             LayerWeights(
                 input_norm=need(spec.hidden),
@@ -79,7 +88,7 @@ class Weights:
         )
         embed = need(spec.vocab_size, spec.hidden)
         stands = embed if spec.tied and head_dtype == dtype else None
-        head = matrix("head", head_dtype, stands)
+        head = matrix("head", stands)
         return cls(embed=embed, layers=layers, norm=need(spec.hidden), head=head)
 
     def begin(self) -> None:
@@ -98,10 +107,16 @@ class Weights:
         yield self.head
 
 
-def all_packed(spec: DecoderSpec, dtype: torch.dtype, head_dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether every matrix of such a model is packed, so that a row's bits are the same among any number of rows."""
-    shapes = _shapes(spec)
-    return all(wins_packed(*shapes[n], head_dtype if n == "head" else dtype, device) for n in shapes)
+def products_of(
+    spec: DecoderSpec, dtype: torch.dtype, head_dtype: torch.dtype, device: torch.device
+) -> dict[str, Product]:
+    """A layer's matrices and the head of such a model."""
+
+    def product(name: str, rows: int, columns: int) -> Product:
+        own = head_dtype if name == "head" else dtype
+        return Product(rows=rows, columns=columns, dtype=own, packs=wins_packed(rows, columns, own, device))
+
+    return {name: product(name, *shape) for name, shape in _shapes(spec).items()}
 
 
 def _shapes(spec: DecoderSpec) -> dict[str, tuple[int, int]]:
