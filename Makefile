@@ -22,7 +22,7 @@ help:
 	@echo "make docs-serve    the same on http://127.0.0.1:8000, built again with every change"
 	@echo "make reference     write the pages of docs/ that are made from code"
 	@echo "make bench-driver  CPU time of the driver's loop without a model"
-	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm: the larger model)"
+	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm, smollm-bfloat16: a larger model)"
 	@echo "make bench-overlap wall time of a step with rollout beside training, on two cores"
 	@echo "make bench-growth  memory, objects and files of a run over 1,000 steps"
 	@echo "make bench-engines  generation beside Hugging Face's generate; make .venv-vllm/.installed first (4 GB): vLLM too"

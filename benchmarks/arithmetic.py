@@ -9,12 +9,12 @@ from stretto.families.decoder import DecoderSpec
 __all__ = ["forward_products", "generation_products", "product_rate", "training_products"]
 
 
-def product_rate() -> float:
-    """The most float32 products a second one thread makes here, as the best of several shapes and tries."""
+def product_rate(dtype: torch.dtype = torch.float32) -> float:
+    """The most operations of products a second one thread makes here, as the best of several shapes and tries."""
     best = 0.0
     torch.set_num_threads(1)
     for rows, inner, columns in ((64, 576, 1536), (512, 576, 1536), (512, 1024, 1024)):
-        left, right = torch.randn(rows, inner), torch.randn(columns, inner)
+        left, right = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
         for _ in range(20):
             begin, count = time.thread_time(), 0
             while time.thread_time() - begin < 0.02:

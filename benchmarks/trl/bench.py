@@ -1,16 +1,19 @@
-"""Stretto beside TRL: the same GRPO, the same start, in one go and in turns. ``make bench-trl``, ``MODEL=smollm`` too.
+"""Stretto beside TRL: the same GRPO, the same start, in one go and in turns. ``make bench-trl``, and with
+``MODEL=smollm`` or ``MODEL=smollm-bfloat16``.
 
 Each training is a process of its own, in its own environment, with one thread: same weights, prompts, precision
-(float32), 64 sequences a step (8 prompts x 8), loss, optimizer and learning rate. The processes take turns (Stretto,
-TRL, Stretto, ...). What is measured: CPU seconds of a step (median over steps, the first ones left out), of which
-generation and training; peak memory; wall time from the start of the process to the end of its first step; and for the
-1 M model what the policies of twelve seeds reach on held-out problems after equal samples, all judged by one evaluator,
-and whether both make the same update of the same samples (``same_updates.py``). A share is the arithmetic that
-generating or training needs (matrix products, each prompt once a group) over its CPU time, as a part of the best rate
-at which this machine multiplies matrices on one thread.
+(float32, or bfloat16 over float32 weights), 64 sequences a step (8 prompts x 8), loss, optimizer and learning rate. The
+processes take turns (Stretto, TRL, Stretto, ...). What is measured: CPU seconds of a step (median over steps, the first
+ones left out), of which generation and training; peak memory; wall time from the start of the process to the end of its
+first step; and for the 1 M model what the policies of twelve seeds reach on held-out problems after equal samples, all
+judged by one evaluator, and whether both make the same update of the same samples (``same_updates.py``). A share is the
+arithmetic that generating or training needs (matrix products, each prompt once a group) over its CPU time, as a part of
+the best rate at which this machine multiplies matrices of that precision on one thread.
 
 Prediction (written before the first run): natural stops 0.5 of TRL, forced 32 0.8; SmolLM2 0.6. First step in 0.6 of
-TRL's time, memory 0.6. Accuracy level. Updates equal but for rounding (1e-4).
+TRL's time, memory 0.6. Accuracy level. Updates equal but for rounding (1e-4). In bfloat16
+(written before its first run, on a CPU that multiplies it): 0.35, generating 0.3, training 0.4, since attention and all
+that is no product weighs more there.
 """
 
 import json
@@ -22,6 +25,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from stretto.api.runs import evaluate
 from stretto.data.tokens import load_tokenizer
@@ -44,6 +49,7 @@ LEARN = {"groups": 8, "n": 8, "max_tokens": 32, "lr": 3e-5, "steps": 300, "force
 FORCED = {**LEARN, "steps": 30, "forced": True}
 SAME = {**LEARN, "steps": 10}
 SMOLLM = {**LEARN, "steps": 3, "lr": 1e-6, "skip": 1}
+MODELS = ("tiny", "smollm", "smollm-bfloat16")
 
 
 def measure(who: str, folder: Path, job: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +91,7 @@ def shares(job: dict[str, Any], rate: float, figures: dict[str, float]) -> dict[
 def compare(case: str, job: dict[str, Any], results: dict[str, list[dict[str, Any]]]) -> list[dict[str, object]]:
     """A row of figures for each side, and their ratios."""
     rows: list[dict[str, object]] = []
-    rate = product_rate()
+    rate = product_rate(getattr(torch, job["dtype"]))
     for who in ("trl", "stretto"):
         runs = results[who]
         figures = {f"{key}_cpu_s": _median(runs, job, key) for key in ("step", "generate", "train")}
@@ -120,7 +126,7 @@ def accuracy_of(model: str, held_out: str) -> float:
 def tiny(folder: Path) -> dict[str, Any]:
     """Speed at natural stops and at forced length, what is learned, and how far updates differ, on the 1 M model."""
     model, prompts, held_out = warmed_model(folder)
-    base = {"model": model, "prompts": prompts}
+    base = {"model": model, "prompts": prompts, "dtype": "float32"}
     natural: dict[str, list[dict[str, Any]]] = {"trl": [], "stretto": []}
     forced: dict[str, list[dict[str, Any]]] = {"trl": [], "stretto": []}
     reached: dict[str, list[float]] = {"trl": [], "stretto": []}
@@ -157,22 +163,23 @@ def updates(folder: Path, job: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def smollm(folder: Path) -> list[dict[str, object]]:
+def smollm(folder: Path, dtype: str) -> list[dict[str, object]]:
     """Two measured steps of SmolLM2."""
     model, prompts = smollm_model(folder)
-    job = {"model": model, "prompts": prompts, **SMOLLM, "seed": 0, "save": None}
+    job = {"model": model, "prompts": prompts, **SMOLLM, "dtype": dtype, "seed": 0, "save": None}
     results = {who: [measure(who, folder, job)] for who in ("stretto", "trl")}
-    return compare("SmolLM2-135M, natural stops", job, results)
+    return compare(f"SmolLM2-135M, natural stops, {dtype}", job, results)
 
 
 def main() -> None:
     """Run, print the tables, write the results."""
     which = os.environ.get("MODEL", "tiny")
-    if which not in ("tiny", "smollm"):
-        sys.exit(f"MODEL={which} is not known. It is tiny (the default) or smollm.")
-    print("Stretto beside TRL 1.16, GRPO, 8 prompts x 8, float32, one thread", flush=True)
+    if which not in MODELS:
+        sys.exit(f"MODEL={which} is not known. It is one of {', '.join(MODELS)}; the first if none is given.")
+    dtype = which.partition("-")[2] or "float32"
+    print(f"Stretto beside TRL 1.16, GRPO, 8 prompts x 8, {dtype}, one thread", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        result = {"speed": smollm(Path(folder))} if which == "smollm" else tiny(Path(folder))
+        result = tiny(Path(folder)) if which == "tiny" else {"speed": smollm(Path(folder), dtype)}
     print_table("CPU seconds of a step (median), and the rest; ratio is Stretto / TRL", result["speed"])
     if "accuracy" in result:
         samples = LEARN["steps"] * LEARN["groups"] * LEARN["n"]

@@ -49,8 +49,8 @@ def recipe_of(folder: Path) -> dict[str, object]:
         "reward": {"use": "exact_match", "workers": 0},
         "algorithm": {"type": "grpo", "clip_low": 0.2, "clip_high": 0.2, "aggregate": "token_mean"},
         "sampling": {"n": JOB["n"], "max_tokens": JOB["max_tokens"], "temperature": 1.0, "deadline_s": 3600.0},
-        "engine": {"slots": JOB["groups"] * JOB["n"], "threads": 1},
-        "backend": {"lr": JOB["lr"], "threads": 1, "max_grad_norm": 1.0},
+        "engine": {"slots": JOB["groups"] * JOB["n"], "threads": 1, "dtype": JOB["dtype"]},
+        "backend": {"lr": JOB["lr"], "threads": 1, "max_grad_norm": 1.0, "dtype": JOB["dtype"]},
         "schedule": {"groups_per_step": JOB["groups"], "max_staleness": 0},
         "evaluate": {"at_start": False, "at_end": False},
     }

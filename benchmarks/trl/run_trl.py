@@ -81,7 +81,7 @@ def grpo_config(job, folder):
         generation_kwargs={"min_new_tokens": job["max_tokens"]} if job["forced"] else None,
         seed=job["seed"],
         use_cpu=True,
-        bf16=False,
+        bf16=job["dtype"] == "bfloat16",
         gradient_checkpointing=False,
         dataloader_pin_memory=False,
         logging_steps=10**9,
