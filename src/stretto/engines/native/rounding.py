@@ -6,8 +6,8 @@ So nothing is assumed: sizes are tried on random numbers, once in a process, and
 the model's matrices, ``matrix.rows_alike``). ``threads`` are those of the thread that calls.
 """
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
 
@@ -22,18 +22,15 @@ _HEADS = 2
 
 
 def in_thread(threads: int, task: Callable[[], T]) -> T:
-    """What ``task`` gives in a thread with as many intra-op threads."""
-    found: list[T] = []
+    """What ``task`` gives, or raises, in a thread with as many intra-op threads."""
 
-    def run() -> None:
+    def run() -> T:
         torch.get_num_threads()  # takes over a process-wide default at first
         torch.set_num_threads(threads)
-        found.append(task())
+        return task()
 
-    thread = threading.Thread(target=run, name="stretto-native-trial")
-    thread.start()
-    thread.join()
-    return found[0]
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="stretto-native-trial") as pool:
+        return pool.submit(run).result()
 
 
 @cache
