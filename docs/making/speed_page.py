@@ -10,8 +10,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 HEAD = """# How fast it is
 
 Every figure here comes from a file in `benchmarks/results`, which a command wrote; this page is made from those files.
-A table is one run on one machine; the tables are of several (those in bfloat16 and of rollout beside training: two cores
-with AVX-512 and AMX; the others without), so compare within a table.
+A table is one run on one machine; the tables are of several (those in bfloat16 and of rollout beside training: two
+cores with AVX-512 and AMX; the others without), so compare within a table.
 
 ## Beside TRL
 

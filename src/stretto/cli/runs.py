@@ -42,7 +42,9 @@ class What(StrEnum):
     samples = "samples"
 
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, compare, plot and export runs.")
+group = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List, show, compare, plot, trace and export runs."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -199,6 +201,29 @@ def export(
             print(f"wrote {folder}: metrics.csv ({steps} steps), evaluations.csv ({evaluations} evaluations)")
         case What.samples:
             print(f"wrote {folder}: samples.jsonl ({export_samples(view, folder)} attempts)")
+
+
+@group.command()
+def trace(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name or folder.", autocompletion=run_names)],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Where to; RUN-trace.json by default.")
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Write when everything in a run happened, for Perfetto.
+
+    Every node of every draw and step, publications, checkpoints and idle times, on one clock. Open the file at
+    ui.perfetto.dev or chrome://tracing; nothing is uploaded. Made from the run's record, also while it runs.
+
+    Example: stretto runs trace quickstart -o trace.json
+    """
+    from stretto.api.tracing import export_trace
+    from stretto.store import RunView, find_run
+
+    view = RunView(find_run(runs_dir, run))
+    path = out if out is not None else Path(f"{view.name}-trace.json")
+    print(f"wrote {path} ({export_trace(view, path):,} spans)")
 
 
 def _views(names: Sequence[str], runs_dir: Path) -> "list[RunView]":
