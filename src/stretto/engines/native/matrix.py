@@ -14,6 +14,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
+from stretto.engines.native.rounding import cancelling
 from stretto.plan.sizes import LARGE_MATRIX
 
 __all__ = ["Alike", "Matrix", "Product", "rows_alike", "wins_packed"]
@@ -58,9 +59,12 @@ def rows_alike(product: Product, device: torch.device, threads: int) -> Alike:
     draw = torch.Generator().manual_seed(0)
     matrix = Matrix(min(product.rows, _MOST_ROWS), product.columns, product.dtype, device, packs=product.packs)
     matrix.begin()
-    matrix.dense.copy_(torch.randn(matrix.dense.shape, generator=draw))
+    x, weight = cancelling(
+        torch.randn(_TRIED[-1], product.columns, generator=draw), torch.randn(matrix.dense.shape, generator=draw)
+    )
+    matrix.dense.copy_(weight)
     matrix.settle()
-    x = torch.randn(_TRIED[-1], product.columns, generator=draw).to(device, product.dtype)
+    x = x.to(device, product.dtype)
     for most in (None, _BLOCK):
         tried = [n for n in _TRIED if most is None or n <= most]
         wanted = matrix.times(x[: tried[-1]])

@@ -13,12 +13,26 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["in_thread", "least_keys", "same_rows"]
+__all__ = ["cancelling", "in_thread", "least_keys", "same_rows"]
 
 T = TypeVar("T")
 _MOST_KEYS = 1024
 """Nothing was ever seen to change beyond."""
-_HEADS = 2
+_MOST_SUMMED = 192
+"""Keys that are summed over in one product (``attention.weighted``)."""
+_HEADS = 1
+"""Products of few numbers may go another way: so the fewest."""
+
+
+def cancelling(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``left`` and ``right`` [.., N, columns] changed so that their products are zero but for rounding: what is left of
+    them tells the order of the sums, even in a type that would round most of it away."""
+    columns = left.shape[-1]
+    order = torch.randperm(columns, generator=torch.Generator().manual_seed(1))
+    one, other = order[: columns // 2], order[columns // 2 : columns // 2 * 2]
+    left[..., order[columns // 2 * 2 :]] = 0.0
+    left[..., other], right[..., other] = -left[..., one], right[..., one]
+    return left, right
 
 
 def in_thread(threads: int, task: Callable[[], T]) -> T:
@@ -37,13 +51,21 @@ def in_thread(threads: int, task: Callable[[], T]) -> T:
 def least_keys(
     rows: int, keys: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: torch.device, threads: int
 ) -> int:
-    """The first of ``keys`` (ascending) from which on ``rows`` queries have the same bits as with the last."""
+    """The first of ``keys`` (ascending) from which on ``rows`` queries have the same bits as with the last: in their
+    scores, and in the sums over as many values."""
     assert threads == torch.get_num_threads()
     query, key = _numbers(rows, keys[-1], head_dim, dtype, device)
-    wanted = _scores(query, key)
+    value, _ = _numbers(min(keys[-1], _MOST_SUMMED), keys[0], head_dim, dtype, device)
+    few = torch.randn(_HEADS, rows, keys[0], generator=torch.Generator().manual_seed(2))
+    few, turned = cancelling(few, value[:, : keys[0]].float().cpu().transpose(1, 2).contiguous())
+    value[:, : keys[0]] = turned.transpose(1, 2).to(device, dtype)
+    weights = torch.zeros(_HEADS, rows, value.shape[1], dtype=dtype, device=device)
+    weights[:, :, : keys[0]] = few.to(device, dtype)
+    wanted, found = _scores(query, key), torch.bmm(weights, value)
     least = keys[-1]
     for count in reversed(keys[:-1]):
-        if not torch.equal(_scores(query, key[:, :count]), wanted[:, :, :count]):
+        same = torch.equal(_scores(query, key[:, :count]), wanted[:, :, :count])
+        if not same or not torch.equal(torch.bmm(weights[:, :, :count], value[:, :count]), found):
             break
         least = count
     return least
@@ -66,6 +88,7 @@ def _numbers(
     draw = torch.Generator().manual_seed(0)
     query = torch.randn(_HEADS, rows, head_dim, generator=draw)
     key = torch.randn(_HEADS, min(keys, _MOST_KEYS), head_dim, generator=draw)
+    query, key = cancelling(query, key)
     return query.to(device, dtype), key.to(device, dtype)
 
 
