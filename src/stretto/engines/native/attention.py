@@ -11,14 +11,12 @@ Shapes: R rows of C tokens, H heads of D over KV key-value heads, G shared promp
 import torch
 
 from stretto.engines.native.cache import KVCache
+from stretto.engines.native.rounding import KEYS_AT_ONCE
 from stretto.engines.native.shared import SharedPast
 from stretto.families.decoder import DecoderSpec
 
 __all__ = ["Attention", "weighted"]
 
-_KEYS_AT_ONCE = 192
-"""Keys that are summed over in one product, if it has several rows: of more MKL would sum parts, how large depends on
-how many there are in all, and so on company."""
 _LANES = 16
 """Floats of the widest vector of a CPU."""
 
@@ -101,10 +99,10 @@ class Attention:
 
 def weighted(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """``weights @ values``, [B, M, K] and [B, K, D], its sums in an order that does not depend on K."""
-    if weights.shape[1] == 1 or weights.shape[2] <= _KEYS_AT_ONCE:
+    if weights.shape[1] == 1 or weights.shape[2] <= KEYS_AT_ONCE:
         return torch.bmm(weights, values)
-    out = torch.bmm(weights[:, :, :_KEYS_AT_ONCE], values[:, :_KEYS_AT_ONCE])
-    for start in range(_KEYS_AT_ONCE, weights.shape[2], _KEYS_AT_ONCE):
-        here = slice(start, start + _KEYS_AT_ONCE)
+    out = torch.bmm(weights[:, :, :KEYS_AT_ONCE], values[:, :KEYS_AT_ONCE])
+    for start in range(KEYS_AT_ONCE, weights.shape[2], KEYS_AT_ONCE):
+        here = slice(start, start + KEYS_AT_ONCE)
         out.baddbmm_(weights[:, :, here], values[:, here])
     return out

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from stretto.engines.native.matrix import Product, rows_alike
-from stretto.engines.native.rounding import in_thread, least_keys, same_rows
+from stretto.engines.native.rounding import MOST_KEYS, in_thread, least_keys, same_rows
 
 __all__ = ["KEYS", "KVCache", "Padding", "round_up"]
 
@@ -98,7 +98,7 @@ class KVCache:
     def least_keys(self, tokens: int) -> int:
         """From how many keys on ``tokens`` tokens of a row that attend together have the same bits."""
         if tokens not in self._least:
-            counts = (*SHORT_KEYS, *range(KEYS, min(self.length, 1024) + 1, KEYS))
+            counts = (*SHORT_KEYS, *range(KEYS, min(self.length, MOST_KEYS) + 1, KEYS))
             self._least[tokens] = least_keys(tokens * self._per_kv, counts, *self._numbers)
         return self._least[tokens]
 

@@ -13,13 +13,14 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["cancelling", "in_thread", "least_keys", "same_rows"]
+__all__ = ["KEYS_AT_ONCE", "MOST_KEYS", "cancelling", "in_thread", "least_keys", "same_rows"]
 
 T = TypeVar("T")
-_MOST_KEYS = 1024
+MOST_KEYS = 1024
 """Nothing was ever seen to change beyond."""
-_MOST_SUMMED = 192
-"""Keys that are summed over in one product (``attention.weighted``)."""
+KEYS_AT_ONCE = 192
+"""Keys that are summed over in one product, if it has several rows: of more MKL would sum parts, how large depends on
+how many there are in all, and so on company."""
 _HEADS = 1
 """Products of few numbers may go another way: so the fewest."""
 
@@ -55,7 +56,7 @@ def least_keys(
     scores, and in the sums over as many values."""
     assert threads == torch.get_num_threads()
     query, key = _numbers(rows, keys[-1], head_dim, dtype, device)
-    value, _ = _numbers(min(keys[-1], _MOST_SUMMED), keys[0], head_dim, dtype, device)
+    value, _ = _numbers(min(keys[-1], KEYS_AT_ONCE), keys[0], head_dim, dtype, device)
     few = torch.randn(_HEADS, rows, keys[0], generator=torch.Generator().manual_seed(2))
     few, turned = cancelling(few, value[:, : keys[0]].float().cpu().transpose(1, 2).contiguous())
     value[:, : keys[0]] = turned.transpose(1, 2).to(device, dtype)
@@ -87,7 +88,7 @@ def _numbers(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
     query = torch.randn(_HEADS, rows, head_dim, generator=draw)
-    key = torch.randn(_HEADS, min(keys, _MOST_KEYS), head_dim, generator=draw)
+    key = torch.randn(_HEADS, min(keys, MOST_KEYS), head_dim, generator=draw)
     query, key = cancelling(query, key)
     return query.to(device, dtype), key.to(device, dtype)
 
