@@ -138,7 +138,7 @@ def test_the_count_of_keys():
 
 
 def test_one_slot_pads_no_row_and_still_computes_prompts_in_any_chunks():
-    product = Product(rows=128, columns=512, dtype=torch.float32, packs=False)
+    product = Product(rows=128, columns=512, dtype=torch.float32, layout="plain")
     padding = Padding.found([product], torch.device("cpu"), threads=1, alone=True)
     assert padding.rows(1) == 1
     assert all(size % padding.multiple == 0 for size in padding.chunks(_cache(64), CHUNKS))

@@ -1,4 +1,4 @@
-"""Matrices that are packed: the same model, the same bits in any company, and no memory held twice."""
+"""Matrices that are laid out for products: the same model, the same bits in any company, and no memory held twice."""
 
 import asyncio
 
@@ -7,20 +7,21 @@ import pytest
 import torch
 
 from stretto.engines.native import matrix
-from stretto.engines.native.matrix import Alike, Matrix, Product, rows_alike, wins_packed
+from stretto.engines.native.matrix import Alike, Matrix, Product, layout_of, rows_alike
 from stretto.engines.native.rounding import cancelling
 from stretto.roles import Request, Sampling
 
 CPU = torch.device("cpu")
 packs_here = pytest.mark.skipif(
-    not wins_packed(10_000, 10_000, torch.float32, CPU), reason="this machine has no packed products"
+    layout_of(10_000, 10_000, torch.float32, CPU) != "packed", reason="this machine has no packed products"
 )
 
 
-def test_large_matrices_on_a_cpu_that_multiplies_their_type_are_packed_small_ones_are_not():
-    assert not wins_packed(128, 128, torch.float32, CPU)
-    assert wins_packed(10_000, 10_000, torch.bfloat16, CPU) <= torch.cpu._is_avx512_bf16_supported()
-    assert not wins_packed(10_000, 10_000, torch.float32, torch.device("cuda"))
+def test_large_matrices_on_a_cpu_that_multiplies_their_type_are_packed_small_ones_are_turned():
+    assert layout_of(128, 128, torch.float32, CPU) == "turned"
+    multiplies = torch.cpu._is_avx512_bf16_supported()
+    assert (layout_of(10_000, 10_000, torch.bfloat16, CPU) == "packed") <= multiplies
+    assert layout_of(10_000, 10_000, torch.float32, torch.device("cuda")) == "plain"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -30,9 +31,9 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(shape, dtype):  # pitf
     rows, columns = shape
     draw = torch.Generator().manual_seed(0)
     with torch.inference_mode():
-        product = Product(rows=rows, columns=columns, dtype=dtype, packs=wins_packed(rows, columns, dtype, CPU))
+        product = Product(rows=rows, columns=columns, dtype=dtype, layout=layout_of(rows, columns, dtype, CPU))
         alike = rows_alike(product, CPU, torch.get_num_threads())
-        held = Matrix(rows, columns, dtype, CPU, packs=product.packs, most=alike.most)
+        held = Matrix(rows, columns, dtype, CPU, layout=product.layout, most=alike.most)
         held.begin()
         weight, x, state = (torch.randn(n, columns, generator=draw).to(dtype) for n in (rows, 601, 601))
         state = torch.randn(601, rows, generator=draw).to(dtype)
@@ -47,7 +48,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(shape, dtype):  # pitf
         plain = x[:most].float() @ weight.float().T + bias
         torch.testing.assert_close(whole.float(), plain, **near)
         torch.testing.assert_close(added.float(), state[:most] + plain, **near)
-        for count in {alike.multiple * n for n in (1, 2, 3, 5, 7, 11, 17, 18)} | {40, 64, 100, 160, 257, 300, 512}:
+        for count in {alike.multiple * n for n in (*range(1, 20), 27, 34)} | {40, 64, 100, 160, 257, 300, 512}:
             if count % alike.multiple == 0:
                 assert torch.equal(held.times(x[:count], bias), whole[:count]), count
                 assert torch.equal(held.added(state[:count].clone(), x[:count], bias), added[:count]), count
@@ -60,25 +61,36 @@ def test_products_that_no_multiple_makes_alike_are_made_in_parts(monkeypatch):
         return torch.zeros(len(x), 4) + (len(x) > 32)
 
     monkeypatch.setattr(Matrix, "_times", times)
-    product = Product(rows=4, columns=3, dtype=torch.float64, packs=False)
+    product = Product(rows=4, columns=3, dtype=torch.float64, layout="plain")
     assert rows_alike.__wrapped__(product, CPU, torch.get_num_threads()) == Alike(multiple=1, most=32)
-    held = Matrix(4, 3, torch.float64, CPU, most=32)
+    held = Matrix(4, 3, torch.float64, CPU, layout="plain", most=32)
     assert held.times(torch.zeros(100, 3)).sum() == 0
 
 
-@packs_here
-def test_packed_memory_is_not_held_twice():
+@pytest.mark.parametrize("layout", ["turned", pytest.param("packed", marks=packs_here)])
+def test_memory_is_not_held_twice(layout):
     with torch.inference_mode():
-        held = Matrix(600, 576, torch.float32, CPU, packs=True)
+        held = Matrix(600, 576, torch.float32, CPU, layout=layout)
         held.begin()
         held.dense.zero_()
         held.settle()
         with pytest.raises(AssertionError):
             _ = held.dense
         embed = torch.ones(600, 576)
-        head = Matrix(600, 576, torch.float32, CPU, packs=True, dense=embed)
+        head = Matrix(600, 576, torch.float32, CPU, layout=layout, dense=embed)
         head.settle()
         assert head.dense is embed  # tied: the embedding is read as it is
+
+
+def test_products_that_differ_beyond_many_rows_are_made_in_large_parts(monkeypatch):
+    """As those of a thousand columns do on a CPU with AVX-512."""
+
+    def times(self, x, bias):
+        return torch.zeros(len(x), 4) + (len(x) > 128)
+
+    monkeypatch.setattr(Matrix, "_times", times)
+    product = Product(rows=4, columns=3, dtype=torch.float64, layout="turned")
+    assert rows_alike.__wrapped__(product, CPU, torch.get_num_threads()) == Alike(multiple=1, most=128)
 
 
 @packs_here

@@ -72,7 +72,8 @@ class HuggingFaceForward:
             vocab_size=self._shape.vocab_size, hidden=self._shape.hidden, max_positions=min(limits, default=None)
         )
         self.products = tuple(
-            Product(rows=rows, columns=columns, dtype=dtype, packs=False) for rows, columns in self._shape.matrices
+            Product(rows=rows, columns=columns, dtype=dtype, layout="plain", whole=True)
+            for rows, columns in self._shape.matrices
         )
         AttentionInterface.register(CACHED_ATTENTION, cast(Callable[..., tuple[torch.Tensor, None]], _attention))
 

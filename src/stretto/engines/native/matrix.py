@@ -1,8 +1,10 @@
-"""A weight matrix as products want it: as it is, or packed once for oneDNN where that wins. Owns the choice.
+"""A weight matrix as products want it: packed once for oneDNN, or turned. Owns the choice.
 
 MKL packs a matrix anew in every product, which takes as long as a product with few rows; oneDNN can be handed one that
-is packed already, and takes some 20 microseconds a call to look it up. So large matrices are packed, small ones are
-not. The choice follows from sizes and the CPU alone: the two round differently, and bits must not depend on the day.
+is packed already, and takes some 20 microseconds a call to look it up. So large matrices are packed. Small ones are
+laid out column by column, which MKL packs twice as fast as row by row, and where it mostly rounds alike for any number
+of rows but one. The choice follows from sizes and the CPU alone: layouts round differently, and bits must not depend on
+the day.
 
 Which numbers of rows give one the same bits differs by library, sizes and CPU: it is found by trying (``rows_alike``).
 """
@@ -10,6 +12,7 @@ Which numbers of rows give one the same bits differs by library, sizes and CPU: 
 import platform
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,31 +20,41 @@ import torch.nn.functional as F
 from stretto.engines.native.rounding import cancelling
 from stretto.plan.sizes import LARGE_MATRIX
 
-__all__ = ["Alike", "Matrix", "Product", "rows_alike", "wins_packed"]
+__all__ = ["Alike", "Layout", "Matrix", "Product", "layout_of", "rows_alike"]
 
-_MULTIPLES = (1, 2, 8, 16, 32)
-_TRIED = (1, 2, 3, 5, 7, 8, 9, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 320, 512)
+Layout: TypeAlias = Literal["packed", "turned", "plain"]
+"""How a matrix lies in memory: for oneDNN, column by column, or row by row as it is written."""
+
+_FEW, _MANY = (1, 2, 4, 8), (16, 32)
+"""Multiples of rows: of many, padding costs more than products in parts."""
+_TRIED = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 32, 40, 48, 56, 64, 96, 128, 192, 320, 512)
 """Numbers of rows."""
-_BLOCK = 32
+_BLOCKS = (None, 128, 32)
+"""Rows that are multiplied in one product at most, the first that rounds alike."""
 _MOST_ROWS = 2048
 """Of a matrix that is tried."""
 
 
-def wins_packed(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a matrix [rows, columns] is packed."""
-    usable = device.type == "cpu" and platform.machine() in ("x86_64", "AMD64")
+def layout_of(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Layout:
+    """How a matrix [rows, columns] is laid out."""
+    if device.type != "cpu":
+        return "plain"
+    if rows * columns < LARGE_MATRIX:
+        return "turned"
     has = dtype == torch.float32 or (dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported())
-    return usable and has and torch.backends.mkldnn.is_available() and rows * columns >= LARGE_MATRIX
+    usable = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
+    return "packed" if has and usable else "plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """Something rows are multiplied by: a matrix [rows, columns]."""
+    """Something rows are multiplied by: a matrix [rows, columns]. ``whole``: by nobody who could do it in parts."""
 
     rows: int
     columns: int
     dtype: torch.dtype
-    packs: bool
+    layout: Layout
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +70,7 @@ def rows_alike(product: Product, device: torch.device, threads: int) -> Alike:
     """What holds for ``product`` on this machine, tried on random numbers in the calling thread (of ``threads``)."""
     assert threads == torch.get_num_threads()
     draw = torch.Generator().manual_seed(0)
-    matrix = Matrix(min(product.rows, _MOST_ROWS), product.columns, product.dtype, device, packs=product.packs)
+    matrix = Matrix(min(product.rows, _MOST_ROWS), product.columns, product.dtype, device, layout=product.layout)
     matrix.begin()
     x, weight = cancelling(
         torch.randn(_TRIED[-1], product.columns, generator=draw), torch.randn(matrix.dense.shape, generator=draw)
@@ -65,12 +78,14 @@ def rows_alike(product: Product, device: torch.device, threads: int) -> Alike:
     matrix.dense.copy_(weight)
     matrix.settle()
     x = x.to(device, product.dtype)
-    for most in (None, _BLOCK):
-        tried = [n for n in _TRIED if most is None or n <= most]
-        wanted = matrix.times(x[: tried[-1]])
-        for multiple in _MULTIPLES:
-            if all(torch.equal(matrix.times(x[:n]), wanted[:n]) for n in tried if n % multiple == 0):
-                return Alike(multiple=multiple, most=most)
+    for multiples in ((*_FEW, *_MANY),) if product.whole else (_FEW, _MANY):
+        for most in _BLOCKS:
+            tried = [n for n in _TRIED if most is None or n <= most]
+            made = {n: matrix.times(x[:n]) for n in tried}
+            alike = {n for n in tried if torch.equal(made[n], made[tried[-1]][:n])}
+            for multiple in multiples:
+                if all(n in alike for n in tried if n % multiple == 0):
+                    return Alike(multiple=multiple, most=most)
     raise AssertionError("products of one size differ")
 
 
@@ -88,37 +103,41 @@ class Matrix:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        packs: bool = False,
+        layout: Layout,
         most: int | None = None,
         dense: torch.Tensor | None = None,
     ) -> None:
         self._shape, self._dtype, self._device = (rows, columns), dtype, device
-        self.packs = packs
+        self._layout: Layout = layout
         self._most = most
         self._borrowed = dense is not None
         self._packed: torch.Tensor | None = None
         self._dense = dense
-        self._turned = dense.t() if dense is not None else torch.empty(0)
+        self._weight = torch.empty(0)
 
     @property
     def dense(self) -> torch.Tensor:
         """The memory to write into, between ``begin`` and ``settle``."""
-        assert self._dense is not None, "a packed matrix was written outside an update window"
+        assert self._dense is not None, "a matrix was written outside an update window"
         return self._dense
 
     def begin(self) -> None:
         """Take memory to be filled."""
         if self._dense is None:
             self._dense = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-            self._turned = self._dense.t()
 
     def settle(self) -> None:
-        """Be ready for products; a packed matrix gives the plain memory back."""
-        if self.packs:
-            # The number of rows is a hint: with 1 it would choose a layout that sums in another order.
-            self._packed = torch.ops.mkldnn._reorder_linear_weight.default(self.dense, 64)
-            if not self._borrowed:
-                self._dense, self._turned = None, torch.empty(0)
+        """Be ready for products; what is laid out anew gives the memory that was written back."""
+        match self._layout:
+            case "packed":
+                # The number of rows is a hint: with 1 it would choose a layout that sums in another order.
+                self._packed = torch.ops.mkldnn._reorder_linear_weight.default(self.dense, 64)
+            case "turned":
+                self._weight = self.dense.t().contiguous().t()
+            case "plain":
+                self._weight = self.dense
+        if self._layout != "plain" and not self._borrowed:
+            self._dense = None
 
     def times(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``x @ self.T + bias`` for x [N, columns]: [N, rows]."""
@@ -135,11 +154,11 @@ class Matrix:
 
     def _times(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self._packed is None:
-            return F.linear(x, self.dense, bias)
+            return F.linear(x, self._weight, bias)
         return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, bias, "none", [], "")
 
     def _added(self, state: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self._packed is not None:
             return torch.ops.mkldnn._linear_pointwise.binary(x, state, self._packed, bias, "add")
-        state.addmm_(x, self._turned)
+        state.addmm_(x, self._weight.t())
         return state if bias is None else state.add_(bias)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.engines.native.matrix import Matrix, Product, rows_alike, wins_packed
+from stretto.engines.native.matrix import Matrix, Product, layout_of, rows_alike
 from stretto.engines.native.window import Place
 from stretto.families.decoder import DecoderSpec
 
@@ -67,7 +67,7 @@ class Weights:
         def matrix(name: str, dense: torch.Tensor | None = None) -> Matrix:
             own = products[name]
             most = rows_alike(own, device, torch.get_num_threads()).most if invariant else None
-            return Matrix(own.rows, own.columns, own.dtype, device, packs=own.packs, most=most, dense=dense)
+            return Matrix(own.rows, own.columns, own.dtype, device, layout=own.layout, most=most, dense=dense)
 
         qkv_dim = products["qkv"].rows
         layers = tuple(
@@ -114,7 +114,7 @@ def products_of(
 
     def product(name: str, rows: int, columns: int) -> Product:
         own = head_dtype if name == "head" else dtype
-        return Product(rows=rows, columns=columns, dtype=own, packs=wins_packed(rows, columns, own, device))
+        return Product(rows=rows, columns=columns, dtype=own, layout=layout_of(rows, columns, own, device))
 
     return {name: product(name, *shape) for name, shape in _shapes(spec).items()}
 
