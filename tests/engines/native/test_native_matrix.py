@@ -67,19 +67,30 @@ def test_products_that_no_multiple_makes_alike_are_made_in_parts(monkeypatch):
     assert held.times(torch.zeros(100, 3)).sum() == 0
 
 
-@pytest.mark.parametrize("layout", ["turned", pytest.param("packed", marks=packs_here)])
-def test_memory_is_not_held_twice(layout):
+@packs_here
+def test_packed_memory_is_not_held_twice():
     with torch.inference_mode():
-        held = Matrix(600, 576, torch.float32, CPU, layout=layout)
+        held = Matrix(600, 576, torch.float32, CPU, layout="packed")
         held.begin()
         held.dense.zero_()
         held.settle()
         with pytest.raises(AssertionError):
             _ = held.dense
-        embed = torch.ones(600, 576)
+
+
+@pytest.mark.parametrize("layout", ["plain", "turned", pytest.param("packed", marks=packs_here)])
+def test_a_matrix_over_memory_of_another_leaves_it_alone(layout):
+    """As the head does where it is tied: the embedding is read as it is, and written anew."""
+    with torch.inference_mode():
+        embed = torch.zeros(600, 576)
         head = Matrix(600, 576, torch.float32, CPU, layout=layout, dense=embed)
-        head.settle()
-        assert head.dense is embed  # tied: the embedding is read as it is
+        for value in (1.0, 2.0):
+            head.begin()
+            embed.fill_(value)
+            head.settle()
+            assert head.dense is embed
+            assert embed.is_contiguous()
+            assert (head.times(torch.ones(2, 576)) == 576 * value).all()
 
 
 def test_products_that_differ_beyond_many_rows_are_made_in_large_parts(monkeypatch):

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from stretto.engines.native.rounding import cancelling
 from stretto.plan.sizes import LARGE_MATRIX
 
-__all__ = ["Alike", "Layout", "Matrix", "Product", "layout_of", "rows_alike"]
+__all__ = ["Alike", "Layout", "Matrix", "Product", "layout_of", "rows_alike", "turned"]
 
 Layout: TypeAlias = Literal["packed", "turned", "plain"]
 """How a matrix lies in memory: for oneDNN, column by column, or row by row as it is written."""
@@ -44,6 +44,11 @@ def layout_of(rows: int, columns: int, dtype: torch.dtype, device: torch.device)
     has = dtype == torch.float32 or (dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported())
     usable = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
     return "packed" if has and usable else "plain"
+
+
+def turned(matrix: torch.Tensor) -> torch.Tensor:
+    """The same numbers [rows, columns] in memory column by column."""
+    return matrix.t().contiguous().t()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,8 @@ def rows_alike(product: Product, device: torch.device, threads: int) -> Alike:
 class Matrix:
     """[rows, columns], filled in an update window and then used: ``begin``, write into ``dense``, ``settle``.
 
-    A matrix over memory of another (``dense`` given) is never written by itself, and leaves that memory alone.
+    Writers look at the strides of ``dense``: a turned matrix is written where it stays, column by column. A matrix over
+    memory of another (``dense`` given) is never written by itself, and leaves that memory alone.
     most: rows that are multiplied in one product at most; more are several products.
     """
 
@@ -124,20 +130,18 @@ class Matrix:
     def begin(self) -> None:
         """Take memory to be filled."""
         if self._dense is None:
-            self._dense = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+            dense = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+            self._dense = turned(dense) if self._layout == "turned" else dense
 
     def settle(self) -> None:
-        """Be ready for products; what is laid out anew gives the memory that was written back."""
-        match self._layout:
-            case "packed":
-                # The number of rows is a hint: with 1 it would choose a layout that sums in another order.
-                self._packed = torch.ops.mkldnn._reorder_linear_weight.default(self.dense, 64)
-            case "turned":
-                self._weight = self.dense.t().contiguous().t()
-            case "plain":
-                self._weight = self.dense
-        if self._layout != "plain" and not self._borrowed:
-            self._dense = None
+        """Be ready for products; a packed matrix gives the memory that was written back."""
+        if self._layout == "packed":
+            # The number of rows is a hint: with 1 it would choose a layout that sums in another order.
+            self._packed = torch.ops.mkldnn._reorder_linear_weight.default(self.dense, 64)
+            if not self._borrowed:
+                self._dense = None
+        else:
+            self._weight = turned(self.dense) if self._layout == "turned" and self._borrowed else self.dense
 
     def times(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``x @ self.T + bias`` for x [N, columns]: [N, rows]."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from stretto.engines.native.matrix import turned
 from stretto.errors import EngineError, nearest
 from stretto.roles import NamedTensor
 
@@ -75,6 +76,8 @@ class WeightWindow:
     def _copy(self, place: Place, data: torch.Tensor) -> None:
         if place.also is not None:
             place.also.copy_(data)
+        if data.dim() == 2 and place.target.stride(0) < place.target.stride(-1):
+            data = turned(data)  # by blocks, which element by element into place would not be
         if not place.rotary:
             place.target.copy_(data)
             return
