@@ -15,6 +15,7 @@ def concept_pictures() -> dict[str, str]:
         "turns": turns(),
         "staleness-0": staleness_0(),
         "staleness-1": staleness_1(),
+        "in-flight": in_flight(),
         "resume": resume(),
         "rewards": rewards(),
     }
@@ -162,6 +163,30 @@ def staleness_1() -> Sheet:
         _window(sheet, end, f"v{step + 1}")
     sheet.bar(688, 66, (118, 36), "wave 4, by v3", ENGINE)
     sheet.bar(688, 120, (98, 36), "step 3", LEARNER)
+    return sheet
+
+
+def in_flight() -> Sheet:
+    """Sequences that go on while weights change."""
+    sheet = Sheet(860, 300, "In flight: sequences go on by new weights while the learner trains what is done")
+    sheet.text(20, 34, "max_staleness: 2, in_flight: keep", "title")
+    rows = [
+        [(110, 150, "w0"), (263, 190, "w1"), (456, 240, "w3"), (699, 110, "w5")],
+        [(110, 210, "w0"), (323, 120, "w2"), (446, 150, "w3"), (599, 210, "w4")],
+        [(110, 100, "w1"), (213, 330, "w2"), (546, 180, "w4"), (729, 80, "w5")],
+    ]
+    for lane, row in enumerate(rows):
+        for x, width, name in row:
+            sheet.bar(x, 60 + 34 * lane, (width, 30), name, ENGINE)
+    sheet.text(20, 110, "engine", "strong")
+    sheet.text(20, 201, "learner", "strong")
+    for step, (start, end) in enumerate([(323, 440), (546, 660), (727, 806)]):
+        sheet.bar(start, 178, (end - start - 3, 36), f"step {step}", LEARNER)
+        sheet.line((end, 54), (end, 222))
+        sheet.text(end, 238, f"v{step + 1}", "soft", "middle")
+    sheet.text(20, 276, "time", "soft")
+    sheet.arrow((60, 272), (840, 272))
+    sheet.text(110, 256, "A line: all are paused, the weights change, all go on. w1 is of wave 1.", "soft")
     return sheet
 
 

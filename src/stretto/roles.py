@@ -67,6 +67,11 @@ MemoryLevel = Literal["awake", "kv_released", "weights_released"]
 """How much device memory an engine holds: all; no KV cache; neither KV cache nor weights."""
 
 
+InFlight = Literal["drain", "keep", "recompute"]
+"""What becomes of requests under way when weights change: they end before (drain); they go on with the keys and values
+that older weights made (keep); those are made anew, and they go on (recompute)."""
+
+
 # --- rollout engines -----------------------------------------------------------------------------------------------
 
 
@@ -166,13 +171,12 @@ class RolloutEngine(Protocol):
         """Stop these requests; what they wrote so far is yielded with ``finish="aborted"``."""
         ...
 
-    def update_weights(
-        self, version: int, *, in_flight: Literal["drain", "keep"]
-    ) -> AbstractAsyncContextManager[WeightSink]:
+    def update_weights(self, version: int, *, in_flight: InFlight) -> AbstractAsyncContextManager[WeightSink]:
         """A window in which all weights are replaced. Entering waits for running requests (``drain``) or pauses them.
 
-        Leaving flushes every cache that depends on weights and sets the version. If the body raises, the engine is
-        unhealthy and refuses requests until a later window succeeds.
+        Tokens that paused requests write afterwards carry the new version. Leaving flushes every cache that depends on
+        weights, but for what ``in_flight`` keeps, and sets the version. If the body raises, the engine is unhealthy and
+        refuses requests until a later window succeeds.
         """
         ...
 
@@ -254,7 +258,14 @@ class TrainBackend(Protocol):
 class WeightSync(Protocol):
     """Moves the weights of a Model from its trainer to engines. A transport; ``publish`` is one window."""
 
-    async def publish(self, version: int, tensors: Iterable[NamedTensor], engines: Sequence[RolloutEngine]) -> Metrics:
+    async def publish(
+        self,
+        version: int,
+        tensors: Iterable[NamedTensor],
+        engines: Sequence[RolloutEngine],
+        *,
+        in_flight: InFlight = "drain",
+    ) -> Metrics:
         """Send ``tensors`` as ``version`` to every engine and check that each holds it. Raises EngineError."""
         ...
 

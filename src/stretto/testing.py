@@ -6,10 +6,11 @@ the driver, pool, runner and store; only the arithmetic of a Model is missing.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from stretto.roles import (
     Completion,
     EngineStatus,
     Episode,
+    InFlight,
     MemoryLevel,
     NamedTensor,
     Request,
@@ -30,6 +32,7 @@ from stretto.types import (
     Batch,
     Column,
     Group,
+    Ints,
     Json,
     Key,
     LossRef,
@@ -123,11 +126,17 @@ class _FakeEpisode:
 class FakeEngine:
     """A RolloutEngine whose tokens are a function of the seed and of the weights it holds.
 
-    ``delay_s`` gives the seconds a completion takes, by seed (None: none). ``length`` tokens are written.
+    ``length`` tokens are written: half of them at first, the others once the completion's time is over, by the weights
+    that are held then. Times are lognormal with median ``delay_s`` (0: none) and ``spread`` the deviation of their
+    logarithm, by seed; at most ``slots`` completions take theirs at once (0: any number).
     """
 
-    def __init__(self, *, length: int = 8, vocab: int = 90, delays_s: Mapping[int, float] | None = None) -> None:
-        self._length, self._vocab, self._delays_s = length, vocab, delays_s or {}
+    def __init__(
+        self, *, length: int = 8, vocab: int = 90, delay_s: float = 0.0, spread: float = 0.0, slots: int = 0
+    ) -> None:
+        self._length, self._vocab = length, vocab
+        self._delay_s, self._spread = delay_s, spread
+        self._room = asyncio.Semaphore(slots) if slots else nullcontext()
         self._version, self._weights, self._closed = -1, 0.0, False
         self._pending: dict[str, float] = {}
         self._idle = asyncio.Event()
@@ -135,40 +144,60 @@ class FakeEngine:
         self.generated_tokens = 0
 
     async def generate(self, request: Request) -> AsyncIterator[Completion]:
-        """Yield ``length`` tokens per seed."""
+        """Yield ``length`` tokens per seed, as each is done."""
         if self._closed or self._version < 0:
             raise EngineError(f"The fake engine cannot serve request {request.id}: it is closed or holds no weights.")
         self._pending[request.id] = 0.0
         self._idle.clear()
+        length = min(self._length, request.sampling.max_tokens)
+        making = [self._complete(i, seed, length) for i, seed in enumerate(request.seeds)]
+        tasks = [asyncio.ensure_future(made) for made in making] if self._delay_s else []
         try:
-            length = min(self._length, request.sampling.max_tokens)
-            mixed = np.asarray(request.seeds, np.uint64)[:, None] ^ np.uint64(hash(self._weights) & 0xFFFF)
-            mixed = mixed * np.arange(1, length + 1, dtype=np.uint64)
-            mixed ^= mixed >> np.uint64(29)
-            token_ids = (mixed % np.uint64(self._vocab)).astype(np.int32) + np.int32(4)
-            logprobs = token_ids * np.float32(-0.01)
-            versions = (Span(self._version, length),)
-            for index, seed in enumerate(request.seeds):
-                if seed in self._delays_s:
-                    await asyncio.sleep(self._delays_s[seed])
-                self.generated_tokens += length
-                yield Completion(
-                    index=index,
-                    token_ids_T=token_ids[index],
-                    logprobs_T=logprobs[index],
-                    versions=versions,
-                    finish="length",
-                )
+            for made in asyncio.as_completed(tasks) if tasks else making:
+                yield await made
         finally:
+            for task in tasks:
+                task.cancel()
             self._pending.pop(request.id, None)
             if not self._pending:
                 self._idle.set()
+
+    def seconds(self, seed: int) -> float:
+        """How long the completion of ``seed`` takes."""
+        if not self._delay_s:
+            return 0.0
+        normal = np.random.default_rng(seed % 2**64).standard_normal()
+        return float(self._delay_s * np.exp(self._spread * normal))
+
+    async def _complete(self, index: int, seed: int, length: int) -> Completion:
+        async with self._room:
+            begun_by, token_ids = self._version, self._tokens(seed, length)
+            if self._delay_s:
+                await asyncio.sleep(self.seconds(seed))
+            half = length if self._version == begun_by else length // 2
+            token_ids = np.concatenate([token_ids[:half], self._tokens(seed, length)[half:]])
+            spans = Span(begun_by, half), Span(self._version, length - half)
+            self.generated_tokens += length
+            return Completion(
+                index=index,
+                token_ids_T=token_ids,
+                logprobs_T=token_ids * np.float32(-0.01),
+                versions=tuple(span for span in spans if span.length),
+                finish="length",
+            )
+
+    def _tokens(self, seed: int, length: int) -> Ints:
+        """What the weights that are held write for this seed."""
+        mixed = np.uint64(seed) ^ np.uint64(hash(self._weights) & 0xFFFF)
+        mixed = mixed * np.arange(1, length + 1, dtype=np.uint64)
+        mixed ^= mixed >> np.uint64(29)
+        return (mixed % np.uint64(self._vocab)).astype(np.int32) + np.int32(4)
 
     async def abort(self, ids: Sequence[str]) -> None:
         """Nothing to stop: completions are made at once."""
 
     @asynccontextmanager
-    async def update_weights(self, version: int, *, in_flight: Literal["drain", "keep"]) -> AsyncGenerator[WeightSink]:
+    async def update_weights(self, version: int, *, in_flight: InFlight) -> AsyncGenerator[WeightSink]:
         """Take weights; ``drain`` waits until nothing is pending."""
         if in_flight == "drain":
             await self._idle.wait()
@@ -214,9 +243,10 @@ class _Sink:
 
 
 class FakeBackend:
-    """A TrainBackend with one weight per Model, moved by a function of the batch."""
+    """A TrainBackend with one weight per Model, moved by a function of the batch, in ``step_s`` seconds an update."""
 
-    def __init__(self, models: Sequence[str] = ("policy",)) -> None:
+    def __init__(self, models: Sequence[str] = ("policy",), *, step_s: float = 0.0) -> None:
+        self._step_s = step_s
         self._weights = {m: np.zeros(1) for m in models}
         self._gradients = dict.fromkeys(models, 0.0)
 
@@ -234,6 +264,7 @@ class FakeBackend:
 
     def update(self, model: str, lr: float) -> UpdateReport:
         """Move the weight."""
+        time.sleep(self._step_s)
         self._weights[model] = self._weights[model] + lr * self._gradients[model]
         self._gradients[model] = 0.0
         return UpdateReport(model=model, metrics={"lr": Metric("mean", lr)})

@@ -182,14 +182,21 @@ def test_a_saved_session_is_of_one_recipe(tmp_path):
 # --- nothing is left, whatever happens -----------------------------------------------------------------------------
 
 
+@pytest.fixture
 def left_behind():
-    children = psutil.Process().children(recursive=True)
+    """Processes and threads that a test has begun and not ended; other tests may have left Python's own."""
+    before = psutil.Process().children(recursive=True)
+    return lambda: _beside(before)
+
+
+def _beside(before):
+    children = [process for process in psutil.Process().children(recursive=True) if process not in before]
     threads = [t.name for t in threading.enumerate() if t.name.startswith("stretto")]
     return children, threads
 
 
 @pytest.mark.parametrize("how", ["return", "raise", "reward", "close", "bad model"])
-def test_nothing_is_left(how, tmp_path):
+def test_nothing_is_left(how, tmp_path, left_behind):
     def failing(prompt, trajectory):
         raise ValueError("no")
 
@@ -215,7 +222,7 @@ def test_nothing_is_left(how, tmp_path):
     assert left_behind() == ([], [])
 
 
-def test_what_a_session_does_not_run_is_refused(tmp_path):
+def test_what_a_session_does_not_run_is_refused(tmp_path, left_behind):
     with pytest.raises(ConfigError, match="has a warm-up, which a session does not run"):
         stretto.session("quickstart")
     with pytest.raises(ConfigError, match="steps"):

@@ -257,7 +257,11 @@ def test_the_default_type_counts_when_none_is_written():
         ("name=a/b", "name=a/b cannot be used"),
         ("warmup.until.x=high", "warmup.until.x=high cannot be used: it must be a number."),
         ("prompts.type=jsonl", "prompts.path is missing"),
-        ("schedule.max_staleness=2", "it must be 0 or 1"),
+        ("schedule.max_staleness=-1", "schedule.max_staleness=-1 cannot be used"),  # pitfall 35
+        ("schedule.max_staleness=2", "Set schedule.in_flight=keep (or recompute) and schedule.deterministic=false"),
+        ("schedule.in_flight=keep", "with max_staleness=0 there are none. Set schedule.max_staleness=1 or more"),
+        ("schedule={max_staleness: 1, in_flight: keep}", "lets time decide which weights write a token"),
+        ("schedule.in_flight=kep", "schedule.in_flight=kep"),
         ("engine.threads=2", "schedule.deterministic=true needs engine.threads=1, got 2"),
         ("engine.batch_invariant=false", "schedule.deterministic=true needs engine.batch_invariant=true"),
         ("engine.prefix_tokens=31", "engine.prefix_tokens=31 would remember nothing"),

@@ -44,6 +44,22 @@ def job_of(judge: Callable[[Prompt, Trajectory], float] = by_tokens, /, **sectio
     return prepare(recipe_from_mapping(tree), Given(reward=judge))
 
 
+STOPS = st.lists(st.integers(1, 60), min_size=1, max_size=3)
+
+
+def stopping(after: int):
+    """An observer that asks for a stop at an event, by its number."""
+    seen = 0
+
+    def observer(event: Event, stop: asyncio.Event) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == after:
+            stop.set()
+
+    return observer
+
+
 def test_a_run_records_steps_evaluations_checkpoints_and_its_end(tmp_path):
     # pitfall 11: the last step is saved and evaluated
     view = run(job_of(), create(job_of(), tmp_path))
@@ -72,6 +88,75 @@ def test_staleness_is_exact_when_deterministic(tmp_path, staleness):
         assert versions == {max(0, step - staleness)}
 
 
+def overlapped(staleness: int, judge: Callable[[Prompt, Trajectory], float] = by_tokens, **sections: object):
+    """Completions that take very different times, and are under way when weights change."""
+    return job_of(
+        judge,
+        schedule={"max_staleness": staleness, "in_flight": "keep", "deterministic": False},
+        engine={"type": "fake", "delay_s": 0.004, "spread": 1.0},
+        **sections,
+    )
+
+
+def spans_of(view: RunView):
+    """The step and the versions of every trajectory that was trained."""
+    return [
+        (recorded.step, [s.version for s in t.versions])
+        for recorded in view.groups()
+        for t in recorded.group.trajectories
+    ]
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 4])
+def test_sequences_go_on_while_weights_change_and_every_token_says_by_which_it_is(tmp_path, staleness):
+    # pitfall 9
+    job = overlapped(staleness, steps=12)
+    view = run(job, create(job, tmp_path))
+    assert (view.status, view.steps) == ("done", 12)
+    spans = spans_of(view)
+    assert all(0 <= step - version <= staleness for step, versions in spans for version in versions)
+    assert any(len(versions) > 1 for _, versions in spans)
+    assert max(step - versions[0] for step, versions in spans) == staleness
+    for e in view.events:
+        if e.kind == "step":
+            lags = [
+                e.step - s.version for g in view.groups(step=e.step) for t in g.group.trajectories for s in t.versions
+            ]
+            tokens = [s.length for g in view.groups(step=e.step) for t in g.group.trajectories for s in t.versions]
+            assert e.body.metrics["staleness/max"] == max(lags)
+            mean = sum(lag * n for lag, n in zip(lags, tokens, strict=True)) / sum(tokens)
+            assert e.body.metrics["staleness/mean"] == pytest.approx(mean)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stops=STOPS, staleness=st.sampled_from([1, 3]), dropping=st.booleans())
+def test_the_bound_holds_in_flight_wherever_a_run_is_stopped(tmp_path_factory, stops, staleness, dropping):
+    # pitfalls 5, 7, 9
+    folder = tmp_path_factory.mktemp("runs")
+    job = overlapped(
+        staleness,
+        drops_some if dropping else by_tokens,
+        reward={"on_error": "drop", "max_dropped": 1.0} if dropping else {},
+        save={"every": 2},
+    )
+    store = create(job, folder, "run")
+    for stop_after in stops:
+        try:
+            view = run(job, store, stopping(stop_after))
+            break
+        except Interrupted:
+            store = RunStore.open(store.path)
+    else:
+        view = run(job, store)
+    assert view.status == "done"
+    spans = spans_of(view)
+    assert all(0 <= step - version <= staleness for step, versions in spans for version in versions)
+    trained = [e for e in view.events if e.kind == "step"]
+    assert [e.step for e in trained] == list(range(5))
+    draws = [recorded.group.draw for recorded in view.groups()]
+    assert len(set(draws)) == len(draws)
+
+
 def test_a_data_set_smaller_than_a_batch_and_a_smaller_last_step(tmp_path):
     # pitfalls 5, 12, 13: 20 prompts to train on, 3 a step, one epoch: 6 whole steps and one of 2
     job = job_of(steps=None, epochs=1)
@@ -80,9 +165,6 @@ def test_a_data_set_smaller_than_a_batch_and_a_smaller_last_step(tmp_path):
     assert view.metrics["batch/groups"] == 2
     small = job_of(steps=2, schedule={"groups_per_step": 50})
     assert run(small, create(small, tmp_path, "small")).metrics["batch/groups"] == 50
-
-
-STOPS = st.lists(st.integers(1, 60), min_size=1, max_size=3)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -100,16 +182,8 @@ def test_stopping_anywhere_and_going_on_gives_the_same_bits(tmp_path_factory, st
     run(job, create(job, folder, "whole"))
     store = create(job, folder, "stopped")
     for stop_after in stops:
-        seen = 0
-
-        def observer(event: Event, stop: asyncio.Event, stop_after: int = stop_after) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == stop_after:
-                stop.set()
-
         try:
-            view = run(job, store, observer)
+            view = run(job, store, stopping(stop_after))
             break
         except Interrupted:
             view = RunView(store.path)

@@ -32,9 +32,11 @@ def check(recipe: Recipe) -> str:
     ]
     for phase in job.phases:
         draws = phase.pool.groups_per_step * phase.steps
+        how = "" if phase.in_flight == "drain" else f", in_flight {phase.in_flight}"
         lines.append(
             f"phase {phase.name}: workflow {phase.graph.name}, {phase.steps:,} steps of {phase.pool.groups_per_step} "
-            f"groups ({draws / len(job.train):.1f} passes over the prompts), max_staleness {phase.pool.max_staleness}"
+            f"groups ({draws / len(job.train):.1f} passes over the prompts), "
+            f"max_staleness {phase.pool.max_staleness}{how}"
         )
     lines += told_threads(recipe)
     lines += _preset_lines(recipe)

@@ -64,6 +64,8 @@ class FakeBackendConfig(Section):
     """Not used; every backend has one."""
     max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because they are not finite; one more ends the run."""
+    step_s: float = Field(default=0.0, ge=0)
+    """Seconds that an update takes."""
 
 
 Backend: TypeAlias = Annotated[TorchBackendConfig | FakeBackendConfig, Field(discriminator="type")]

@@ -93,6 +93,12 @@ class FakeEngineConfig(Section):
 
     type: Literal["fake"] = "fake"
     """Which engine."""
+    delay_s: float = Field(default=0.0, ge=0)
+    """Median seconds that a completion takes; 0: none."""
+    spread: float = Field(default=0.0, ge=0)
+    """Deviation of the logarithm of these seconds, which are lognormal; 0: all take the median."""
+    slots: int = Field(default=0, ge=0)
+    """Completions under way at the same time; 0: any number."""
 
 
 Engine: TypeAlias = Annotated[NativeEngineConfig | FakeEngineConfig, Field(discriminator="type")]

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from stretto.config.base import Section
 from stretto.config.evaluation import EvaluateConfig, targets
 from stretto.errors import nearest
+from stretto.roles import InFlight
 
 __all__ = ["Cluster", "LocalCluster", "SaveConfig", "ScheduleConfig", "WarmupConfig"]
 
@@ -16,12 +17,37 @@ class ScheduleConfig(Section):
 
     groups_per_step: int = Field(default=16, ge=1)
     """Groups one step trains on."""
-    max_staleness: Literal[0, 1] = 0
-    """Steps a group may lag the policy that trains on it: 0 is on-policy, 1 overlaps rollout with training."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Steps a token may lag the policy that trains on it: 0 is on-policy, 1 overlaps rollout with training; more needs
+    ``in_flight``."""
+    in_flight: InFlight = "drain"
+    """What becomes of sequences under way when weights change: ``drain`` waits for their end; ``keep`` lets them go on
+    with the keys and values that older weights made; ``recompute`` makes those anew first."""
     deterministic: bool = True
     """Admit whole waves at the window, so that the same seed gives the same bits."""
     max_refills: int = Field(default=10, ge=1)
     """Draws that may replace dropped groups of one step, in multiples of its groups; beyond, the run fails."""
+
+    @model_validator(mode="after")
+    def _in_flight_fits(self) -> "ScheduleConfig":
+        lag, how = self.max_staleness, self.in_flight
+        if how == "drain" and lag > 1:
+            raise ValueError(
+                f"schedule.max_staleness={lag} with in_flight=drain is no faster than 1 and staler: all that is under "
+                "way is waited for whenever weights change. Set schedule.in_flight=keep (or recompute) and "
+                "schedule.deterministic=false, or max_staleness=1."
+            )
+        if how != "drain" and lag == 0:
+            raise ValueError(
+                f"schedule.in_flight={how} is about sequences that are under way when weights change, and with "
+                "max_staleness=0 there are none. Set schedule.max_staleness=1 or more, or leave in_flight out."
+            )
+        if how != "drain" and self.deterministic:
+            raise ValueError(
+                f"schedule.in_flight={how} lets time decide which weights write a token, and schedule.deterministic "
+                "promises the same bits. Set schedule.deterministic=false, or in_flight=drain."
+            )
+        return self
 
 
 class LocalCluster(Section):

@@ -430,7 +430,7 @@ def _open_backend(job: Job) -> TrainBackend:
     """Runs on the learner's thread, which gets its number of threads here."""
     recipe, models = job.recipe, needed_models(job.graphs)
     if isinstance(recipe.backend, FakeBackendConfig):
-        return FakeBackend(sorted(models))
+        return FakeBackend(sorted(models), step_s=recipe.backend.step_s)
     with importing_much():
         from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
 
@@ -498,7 +498,8 @@ def _origin(recipe: Recipe, path: str) -> "BaseOrigin | None":
 def _open_engine(job: Job) -> RolloutEngine:
     recipe = job.recipe
     if isinstance(recipe.engine, FakeEngineConfig):
-        return FakeEngine()
+        e = recipe.engine
+        return FakeEngine(delay_s=e.delay_s, spread=e.spread, slots=e.slots)
     from stretto.engines.native import NativeEngine
 
     e = recipe.engine

@@ -8,6 +8,7 @@
 Taken inside the window, so weights, pool and events agree. The folder, its manifest and its durability are the store's.
 """
 
+import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 from stretto.errors import ResumeError
 from stretto.graph import boundary_inputs
+from stretto.roles import TrainBackend
 from stretto.runtime.build import Job, needed_models
 from stretto.runtime.orders import PromptOrder
 from stretto.runtime.phases import Phase
@@ -24,7 +26,7 @@ from stretto.runtime.worker import Worker
 from stretto.store import Checkpoint, read_groups, read_json, write_groups, write_json
 from stretto.types import Json
 
-__all__ = ["Position", "position_after", "write_state"]
+__all__ = ["Captured", "Position", "capture", "position_after", "write_state"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,8 +44,16 @@ class Position:
     finished: tuple[Drawn, ...] = ()
 
 
-def write_state(folder: Path, job: Job, pool: Pool, order: PromptOrder, worker: Worker, skipped_in_row: int) -> None:
-    """Write everything but the manifest. Called on the worker's thread while nothing else runs."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Captured:
+    """What a checkpoint holds beside the Models, as it was at one moment of the window."""
+
+    state: Mapping[str, Any]
+    waiting: tuple[Drawn, ...]
+
+
+def capture(job: Job, pool: Pool, order: PromptOrder, worker: Worker, skipped_in_row: int) -> Captured:
+    """Take it on the event loop, where the pool lives: groups may finish while files are written."""
     state = {
         "pool": pool.state(),
         "order": order.state(),
@@ -54,13 +64,17 @@ def write_state(folder: Path, job: Job, pool: Pool, order: PromptOrder, worker: 
         "exports": job.exports,
         "models": {model: "train" in roles for model, roles in needed_models(job.graphs).items()},
     }
-    write_json(folder / "state.json", state)
+    return Captured(state=copy.deepcopy(state), waiting=pool.finished())
+
+
+def write_state(folder: Path, captured: Captured, backend: TrainBackend) -> None:
+    """Write everything but the manifest. Called on the worker's thread."""
+    write_json(folder / "state.json", captured.state)
     (folder / "groups").mkdir()
-    waiting = pool.finished()
+    waiting = captured.waiting
     for node in waiting[0].groups if waiting else ():
         write_groups(folder / "groups" / f"{node}.jsonl", [drawn.groups[node] for drawn in waiting])
-    assert worker.backend is not None
-    worker.backend.save(folder)
+    backend.save(folder)
 
 
 def position_after(checkpoint: Checkpoint, job: Job) -> Position:

@@ -3,12 +3,13 @@
     admit ──▶ [ per-group nodes, one task a draw ] ──▶ pool ──▶ take ──▶ [ per-step program ] ──▶ window ──▶ admit
                  engine, rewards                                            learner
 
-A *window* follows every step: what runs ahead drains, the new weights are published as version ``step``, evaluation and
-checkpoint are taken if due. Nothing is sampled while weights change, and what is on disk is always the state of a
-window, so a run that resumes from it gives the same bits.
+A *window* follows every step: what runs ahead drains (or is paused, ``schedule.in_flight``), the new weights are
+published as version ``step``, evaluation and checkpoint are taken if due. Nothing is sampled while weights change, and
+what is on disk is always the state of a window: a run that resumes from it gives the same bits if it drains, and begins
+with the draws that were under way if it does not.
 
 ``take`` waits for the groups of the next step: the last of them wakes it, or a failure, or a request to stop. The
-window waits for draws that run ahead (staleness 1). Nothing else waits.
+window waits for draws that run ahead if they drain. Nothing else waits.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 
 from stretto.errors import Interrupted, StoreError, TrainError
 from stretto.runtime.build import Job
-from stretto.runtime.checkpoint import Position, write_state
+from stretto.runtime.checkpoint import Position, capture, write_state
 from stretto.runtime.evaluation import evaluate
 from stretto.runtime.orders import PromptOrder, success_rates
 from stretto.runtime.parts import Parts
@@ -90,8 +91,9 @@ class Driver:
                 worker, edges = self._parts.worker, _edges(taken.drawn)
                 result = await worker.step(p.phase.graph, edges, lambda m: p.phase.lr(m, p.step), p.step)
                 await worker.call(p.phase.end_step, self._parts.backend, p.step)
-            with self._clock("time/drain_s"):
-                await p.pool.drained()
+            if p.phase.in_flight == "drain":
+                with self._clock("time/drain_s"):
+                    await p.pool.drained()
             p.step += 1
             await self._publish(p)
             p.in_window = True
@@ -158,7 +160,7 @@ class Driver:
     async def _publish(self, p: _Progress) -> None:
         """Publish the policy as version ``step``; prove it once."""
         with self._clock("time/publish_s"):
-            sent = await self._parts.publish(p.step)
+            sent = await self._parts.publish(p.step, p.phase.in_flight)
         self._record.publish(p.step, sent)
         if not self._probed:
             await probe_weights(self._parts, [p.phase.prompt_of(draw) for draw in range(2)], p.phase.sampling)
@@ -187,10 +189,11 @@ class Driver:
         )
         keep = p.phase.save
         with self._clock("time/save_s"):
+            captured = capture(self._job, p.pool, p.order, self._parts.worker, p.skipped_in_row)
             await self._parts.worker.call(
                 self._record.store.checkpoint,
                 header,
-                lambda folder: write_state(folder, self._job, p.pool, p.order, self._parts.worker, p.skipped_in_row),
+                lambda folder: write_state(folder, captured, self._parts.backend),
                 keep_last=keep.keep_last,
                 keep_best=keep.keep_best,
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from stretto.data.seeds import Namespace
 from stretto.data.tokens import Tokenizer
 from stretto.environments.episodes import Episodes
-from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget, WeightSync
+from stretto.roles import InFlight, RolloutEngine, Sampling, TrainBackend, TurnBudget, WeightSync
 from stretto.runtime.binding import GroupBinding, GroupJudge
 from stretto.runtime.worker import Worker
 from stretto.types import Metrics
@@ -52,6 +52,6 @@ class Parts:
             steps=steps,
         )
 
-    async def publish(self, version: int) -> Metrics:
+    async def publish(self, version: int, in_flight: InFlight = "drain") -> Metrics:
         """Send the policy's weights to the engine as ``version``."""
-        return await self.sync.publish(version, self.backend.tensors("policy"), [self.engine])
+        return await self.sync.publish(version, self.backend.tensors("policy"), [self.engine], in_flight=in_flight)

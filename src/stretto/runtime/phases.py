@@ -15,7 +15,7 @@ from stretto.config.sections import SaveConfig
 from stretto.data.order import draws_of
 from stretto.data.seeds import Namespace
 from stretto.graph import Graph, models_of
-from stretto.roles import Sampling, TrainBackend
+from stretto.roles import InFlight, Sampling, TrainBackend
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.filters import Filter
 from stretto.runtime.graphs import OWN_WEIGHTS
@@ -45,6 +45,7 @@ class Phase:
     sets: tuple[EvalSet, ...]
     save: SaveConfig
     until: Mapping[str, float]
+    in_flight: InFlight = "drain"
     refresh_every: int | None = None
 
     def prompt_of(self, draw: int) -> Prompt:
@@ -116,6 +117,7 @@ def main_phase(
         sets=sets,
         save=recipe.save,
         until={},
+        in_flight=schedule.in_flight,
         refresh_every=getattr(recipe.algorithm, "reference_every", None),
     )
 

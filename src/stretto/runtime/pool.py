@@ -1,8 +1,9 @@
 """The pool: admission, order and staleness of groups between rollout and training.
 
-Draws are admitted in waves, one wave a step. With version v published, waves up to step v + max_staleness may run;
-every draw of a wave is sampled by the version that is published while it runs, and no version changes before what is in
-flight has drained. So step - version <= max_staleness for every token, always.
+Draws are admitted in waves, one wave a step. With version v published, waves up to step v + max_staleness may run, and
+what a wave's draws write is written by v or later versions: by v alone where all that is in flight drains before the
+version changes, else by those that are published while they run. So step - version <= max_staleness for every token,
+always.
 
 A dropped draw (a filter's, or a failure that a policy lets pass) is replaced by the next one. ``deterministic``: as a
 further wave for the same step, once every draw of the wave has ended, so that which prompt replaces which does not
@@ -243,20 +244,23 @@ class Pool:
         self._draw(wave, fresh)
 
     def _borrow(self, wave: _Wave, count: int) -> int:
-        """Move up to ``count`` draws from later waves to this one, so that only the last step is smaller."""
-        moved = 0
-        for step in sorted(s for s in self._waves if s > wave.step):
-            later = self._waves[step]
-            for draw in [d for d in later.draws if d not in later.dropped][: count - moved]:
-                later.draws.remove(draw)
-                later.want -= 1
-                wave.draws.append(draw)
-                wave.moved[draw] = later.moved.pop(draw, later.step)
-                self._wave_of[draw] = wave
-                if draw in later.finished:
-                    wave.finished[draw] = later.finished.pop(draw)
-                moved += 1
-        return moved
+        """Move up to ``count`` draws to this wave from the next that has any, which borrows in turn: so draws stay in
+        order, and only the last step is smaller."""
+        for moved in range(count):
+            having = ((step, later) for step, later in sorted(self._waves.items()) if step > wave.step)
+            found = next(((later, d) for _, later in having for d in later.draws if d not in later.dropped), None)
+            if found is None:
+                return moved
+            later, draw = found
+            later.draws.remove(draw)
+            later.want -= 1
+            wave.draws.append(draw)
+            wave.moved[draw] = later.moved.pop(draw, later.step)
+            self._wave_of[draw] = wave
+            if draw in later.finished:
+                wave.finished[draw] = later.finished.pop(draw)
+            later.want += self._borrow(later, 1)
+        return count
 
     def _left(self, want: int) -> int:
         """``want``, or less if the data ends before."""

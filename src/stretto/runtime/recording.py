@@ -30,7 +30,7 @@ from stretto.store import (
 )
 from stretto.types import Metric, Metrics, Trajectory, merge_metrics
 
-__all__ = ["Clock", "Recorder", "batch_metrics", "draw_metrics", "reward_metrics"]
+__all__ = ["Clock", "Recorder", "batch_metrics", "draw_metrics", "reward_metrics", "staleness_metrics"]
 
 NUM_EXAMPLES = 64
 """Prompts whose first attempt an evaluation's event keeps: the same each time, to compare before and after."""
@@ -122,7 +122,8 @@ class Recorder:
         for n in result.nodes:
             body = NodeBody(id=n.id, world="step", state=n.state, start_s=n.start_s, duration_s=n.duration_s)
             self._event(body, step)
-        reduced = merge_metrics((result.report.metrics, batch_metrics(taken.drawn), draw_metrics(taken, self._filter)))
+        batch = batch_metrics(taken.drawn) | staleness_metrics(taken.drawn, step)
+        reduced = merge_metrics((result.report.metrics, batch, draw_metrics(taken, self._filter)))
         metrics = {name: metric.value for name, metric in sorted(reduced.items())}
         metrics["updates/skipped"] = float(len(result.report.skipped))
         metrics.update(seconds)
@@ -170,6 +171,18 @@ def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
         metrics["reward/min"] = Metric("min", min(rewards))
         metrics["reward/max"] = Metric("max", max(rewards))
     return {**metrics, **reward_metrics(attempts)}
+
+
+def staleness_metrics(drawn: Sequence[Drawn], step: int) -> dict[str, Metric]:
+    """How many steps the policy's tokens lag the weights that step ``step`` changes; empty where it wrote none."""
+    spans = [s for d in drawn for g in d.groups.values() for t in g.trajectories for s in t.versions]
+    if not spans:
+        return {}
+    lag = sum((step - s.version) * s.length for s in spans)
+    return {
+        "staleness/mean": Metric("mean", lag, sum(s.length for s in spans)),
+        "staleness/max": Metric("max", max(step - s.version for s in spans)),
+    }
 
 
 def draw_metrics(taken: Taken, filter: Filter) -> dict[str, Metric]:

@@ -13,7 +13,7 @@ import torch
 import xxhash
 
 from stretto.errors import EngineError
-from stretto.roles import NamedTensor, RolloutEngine, WeightSink
+from stretto.roles import InFlight, NamedTensor, RolloutEngine, WeightSink
 from stretto.types import Metric, Metrics
 
 __all__ = ["InProcessSync"]
@@ -35,8 +35,16 @@ class InProcessSync:
         """The 64-bit xxh3 (hex) of the names and bytes last sent; empty before the first publication."""
         return self._checksum
 
-    async def publish(self, version: int, tensors: Iterable[NamedTensor], engines: Sequence[RolloutEngine]) -> Metrics:
-        """One window over all ``engines``: drain, write every tensor to each, leave, check that each says ``version``.
+    async def publish(
+        self,
+        version: int,
+        tensors: Iterable[NamedTensor],
+        engines: Sequence[RolloutEngine],
+        *,
+        in_flight: InFlight = "drain",
+    ) -> Metrics:
+        """One window over all ``engines``: drain them or pause what is in flight, write every tensor to each, leave,
+        check that each says ``version``.
 
         Gives ``time/publish_s`` and ``publish/bytes``. Raises EngineError, with the cause, if a tensor is refused or an
         engine stands elsewhere afterwards.
@@ -46,7 +54,7 @@ class InProcessSync:
         try:
             async with AsyncExitStack() as windows:
                 sinks = [
-                    await windows.enter_async_context(engine.update_weights(version, in_flight="drain"))
+                    await windows.enter_async_context(engine.update_weights(version, in_flight=in_flight))
                     for engine in engines
                 ]
                 num_bytes = await self._run(lambda: _send(tensors, sinks, digest))

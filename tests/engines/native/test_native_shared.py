@@ -99,7 +99,7 @@ def test_an_aborted_or_dropped_request_leaves_the_others_as_they_are(llama, coll
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("in_flight", ["drain", "keep"])
+@pytest.mark.parametrize("in_flight", ["drain", "keep", "recompute"])
 def test_a_publication_in_the_middle(llama, make, collect, in_flight):
     async def main():
         rng = np.random.default_rng(4)

@@ -263,7 +263,7 @@ def _fails_once(monkeypatch, forward, name, after=0):
     monkeypatch.setattr(forward, name, short)
 
 
-@pytest.mark.parametrize("in_flight", ["drain", "keep"])
+@pytest.mark.parametrize("in_flight", ["drain", "keep", "recompute"])
 def test_a_window_that_finds_no_memory_to_begin_goes_on_with_the_old_weights(llama, collect, monkeypatch, in_flight):
     async def main():
         engine = await llama.engine(slots=2, max_len=64)

@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from typing import Literal
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ from stretto.engines.native.scheduler import Scheduler
 from stretto.engines.native.stopping import Decode
 from stretto.engines.native.thread import EngineThread
 from stretto.errors import ConfigError, DataError, EngineError, nearest
-from stretto.roles import Completion, EngineStatus, MemoryLevel, Request, Sampling, WeightSink
+from stretto.roles import Completion, EngineStatus, InFlight, MemoryLevel, Request, Sampling, WeightSink
 from stretto.types import Json
 
 __all__ = ["NativeEngine"]
@@ -161,11 +160,12 @@ class NativeEngine:
         await self._thread.ask(lambda: self._scheduler.abort(ids))
 
     @asynccontextmanager
-    async def update_weights(self, version: int, *, in_flight: Literal["drain", "keep"]) -> AsyncIterator[WeightSink]:
+    async def update_weights(self, version: int, *, in_flight: InFlight) -> AsyncIterator[WeightSink]:
         """A window in which all weights are replaced; see ``RolloutEngine``.
 
         ``drain`` finishes every request taken before it. ``keep`` pauses them; they go on under the new weights with
-        their old keys and values, and their later tokens carry the new version. Later requests wait in both cases.
+        their old keys and values, and their later tokens carry the new version. ``recompute`` does the same with new
+        keys and values. Later requests wait in all cases.
         """
         if self._window_open:
             raise EngineError(

@@ -10,7 +10,6 @@ Which request sits where, and beside whom, changes no bit of it (see ``forward``
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from stretto.engines.native.forward import Forward, HeldWeights
 from stretto.engines.native.jobs import Failure, Job, Prefix, deliver
 from stretto.engines.native.prefill import Prefill, padded_length
 from stretto.engines.native.prefixes import Prefixes
+from stretto.engines.native.renewal import renew
 from stretto.engines.native.sampling import draw_tokens
 from stretto.engines.native.shared import SharedPrompts, is_shared
 from stretto.engines.native.slots import Slots
@@ -28,7 +28,7 @@ from stretto.engines.native.stopping import Decode
 from stretto.errors import EngineError, StrettoError, TrainError
 from stretto.memory import give_back_memory
 from stretto.plan.sizes import PROMPT_ROWS
-from stretto.roles import Completion, MemoryLevel
+from stretto.roles import Completion, InFlight, MemoryLevel
 from stretto.types import Finish
 
 __all__ = ["Scheduler"]
@@ -71,6 +71,7 @@ class Scheduler:
         self._held: deque[Job] = deque()
         self._outbox: list[tuple[Job, Completion | Failure]] = []
         self._window: Future[HeldWeights] | None = None
+        self._renews = False
         self._paused = False
         self._refusal: Failure | None = Failure(
             message="The engine holds no weights yet. Publish them in an update_weights window first."
@@ -149,8 +150,8 @@ class Scheduler:
 
     # --- weights and memory ----------------------------------------------------------------------------------------
 
-    def open_window(self, ready: "Future[HeldWeights]", in_flight: Literal["drain", "keep"]) -> None:
-        """Pause, at once (``keep``) or when every request taken so far is done (``drain``); then answer ``ready``."""
+    def open_window(self, ready: "Future[HeldWeights]", in_flight: InFlight) -> None:
+        """Pause, when every request taken so far is done (``drain``) or at once; then answer ``ready``."""
         assert self._window is None
         if self.memory == "weights_released":
             raise EngineError(
@@ -159,22 +160,26 @@ class Scheduler:
             )
         if self._weights is None:
             self._weights = self._forward.new_weights(invariant=self._padding.invariant)
-        self._window = ready
-        if in_flight == "keep":
-            self._pause()
-        else:
+        self._window, self._renews = ready, in_flight == "recompute"
+        if in_flight == "drain":
             self._pause_if_drained()
+        else:
+            self._pause()
 
     def close_window(self, version: int) -> None:
-        """Serve ``version``. Computed prompts that wait for slots are computed anew; running ones keep their cache."""
+        """Serve ``version``. Computed prompts that wait for slots are computed anew; running ones keep their cache, or
+        what is in it is computed anew too."""
+        if self._prefixes:
+            self._prefixes.forget()
         try:
             self._forward.settle(self._weights)
+            if self._renews and self._slots.active:
+                assert self._weights and self._cache and self._prefill and self._shared
+                self.prefilled_tokens += renew(self._weights, self._slots, self._cache, self._prefill, self._shared)
         except Exception as cause:
             self.fail_window(cause)
             raise
         self._slots.end_version(self.version)
-        if self._prefixes:
-            self._prefixes.forget()
         for job in self._waiting:
             job.prefix = None
         if self._refusal is not None and self._cache and self._prefill and self._shared:

@@ -69,6 +69,11 @@ class SharedPrompts:
         self._lengths[number] = length
         return number
 
+    def renew(self, number: int, prompt: torch.Tensor) -> None:
+        """Keep prompt ``number`` as other weights computed it."""
+        assert self._cache is not None
+        self._cache.tensor[:, :, number, :, : prompt.shape[3]] = prompt
+
     def clean(self) -> None:
         """Make everything zero: a failed engine may have left NaN behind, which no mask can hide."""
         if self._cache is not None:

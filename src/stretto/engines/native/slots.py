@@ -14,7 +14,7 @@ from stretto.engines.native.jobs import Job
 from stretto.engines.native.sampling import Draws, uniforms
 from stretto.engines.native.stopping import Decode, StopWatch
 from stretto.roles import Completion
-from stretto.types import Finish, Span
+from stretto.types import Finish, Ints, Span
 
 __all__ = ["Moves", "Slots"]
 
@@ -135,6 +135,10 @@ class Slots:
     def job(self, row: int) -> Job:
         """Whose row it is."""
         return self._jobs[row]
+
+    def sequence(self, row: int) -> Ints:
+        """The tokens of a row so far: its prompt and what it has written."""
+        return np.concatenate([self._jobs[row].request.token_ids, self._tokens[row, : self._made[row]]])
 
     def completion(self, row: int, finish: Finish, version: int) -> Completion:
         """What a row has written."""
