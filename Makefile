@@ -10,7 +10,7 @@ STAMP := $(VENV)/.stretto-installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup quickstart seeds test test-all lint reference docs docs-serve bench-driver bench-step bench-estimators bench-algorithms \
-	bench-trl bench-overlap bench-growth clean
+	bench-trl bench-overlap bench-schedules bench-growth clean
 
 help:
 	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-driver  CPU time of the driver's loop without a model"
 	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm, smollm-bfloat16: a larger model)"
 	@echo "make bench-overlap wall time of a step with rollout beside training, on two cores"
+	@echo "make bench-schedules  what a schedule gains where completions differ in length, against a simulator (6 minutes)"
 	@echo "make bench-growth  memory, objects and files of a run over 1,000 steps"
 	@echo "make bench-engines  generation beside Hugging Face's generate; make .venv-vllm/.installed first (4 GB): vLLM too"
 	@echo "make bench-estimators  seconds that advantages take for 100,000 sequences, beside loops"
@@ -78,6 +79,9 @@ bench-step: setup
 
 bench-overlap: setup
 	$(BIN)/python benchmarks/overlap.py
+
+bench-schedules: setup
+	$(BIN)/python benchmarks/schedules.py
 
 bench-growth: setup
 	$(BIN)/python benchmarks/growth.py

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import EngineError, Interrupted, PoolError, RewardError
+from stretto.runtime.attempt import evaluate_only
 from stretto.runtime.build import Given, prepare
 from stretto.store import Event, RunStore, RunView, compare_runs
 from stretto.types import Prompt, Trajectory
@@ -213,6 +214,30 @@ def test_a_failing_reward_ends_the_run_and_what_was_finished_is_saved(tmp_path):
     assert view.status == "failed"
     assert "no reward for this one" in view.errors()[0].message
     assert view.checkpoint().taken is not None
+
+
+def test_an_evaluation_that_fails_is_recorded_and_training_goes_on(tmp_path):
+    """The others are made; what waits for its metric is not reached; the next one may succeed."""
+
+    def sometimes(prompt, trajectory, context):
+        if context.phase == "evaluation" and context.step in (2, 5):
+            raise ValueError("no luck")
+        return by_tokens(prompt, trajectory)
+
+    job = job_of(sometimes, save={"every": 1, "keep_best": "held_out/accuracy"})
+    view = run(job, create(job, tmp_path))
+    assert (view.status, view.steps) == ("done", 5)
+    assert [e.step for e in view.evaluations()] == [0, 4]
+    failed = view.errors()
+    assert [e.where for e in failed] == [f"evaluation held_out after step {step}" for step in (2, 5)]
+    assert all(e.is_evaluation and "no luck" in e.message and e.type == "RewardError" for e in failed)
+    assert RunStore.open(view.path).found.taken.header.evaluated_at == 4
+
+
+def test_evaluation_only_fails_where_its_reward_does(tmp_path):
+    job = job_of(drops_some)
+    with pytest.raises(RewardError, match="no reward for this one"):
+        asyncio.run(evaluate_only(job, None))
 
 
 def test_rewards_that_all_fail_end_in_the_reasons(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 
 from stretto.api import evaluate as evaluate_target
 from stretto.api import resume, start
+from stretto.api.progress import Progress
+from stretto.cli.summary import describe_run, end_of_run
 from stretto.config.load import recipe_from_mapping
 from stretto.data.seeds import evaluation_seed
 from stretto.data.sources import load_prompts
@@ -207,8 +209,13 @@ def test_adding_a_set_changes_no_other_number():
 
 def test_a_set_has_its_own_reward_and_settings_and_is_what_stands_for_a_run_without_held_out(capsys):
     reward = {"use": f"{__name__}:failing", "workers": 0}
-    with pytest.raises(RewardError):
-        fake_run("wrong", sets={"own": {"prompts": SUMS, "reward": reward}})
+    wrong = fake_run("wrong", sets={"own": {"prompts": SUMS, "reward": reward}})
+    assert {error.where.split()[1] for error in wrong.errors()} == {"own"} and wrong.evaluated() == ("held_out",)
+    told = end_of_run(wrong)
+    assert f"{len(wrong.errors())} evaluations failed, and training went on. The last: evaluation own after" in told
+    assert "evaluation own after step 0: RewardError" in describe_run(wrong)
+    shown = [line for event in wrong.all_events for line in Progress().see(event) if "training goes on" in line]
+    assert len(shown) == len(wrong.errors())
     recipe = {**FAKE, "name": "mine", "prompts": {"max": 4, "held_out": 0}}
     recipe["evaluate"] = {"sets": {"own": {"prompts": SUMS, "limit": 5, "max_tokens": 2}}}
     view = start(recipe_from_mapping(recipe))

@@ -114,6 +114,8 @@ class Progress:
                 return (f"saved {body.path}",)
             case ErrorBody(where="resume") as body:
                 return (body.message,)
+            case ErrorBody() as body if body.is_evaluation:
+                return (f"{body.where} failed, and training goes on: {body.message}",)
             case SettingBody() as body:
                 return (f"changed {body.key}: {body.old} -> {body.new}",)
             case _:

@@ -49,7 +49,7 @@ def end_of_run(view: RunView, *, unicode: bool = True) -> str:
         picture = view.path / "curve.png"
         save_plot([view], picture, Plot(title=f"{view.name}: {workflow}, seed {view.seed}"))
         parts.append(f"{draw_chart(curve, unicode=unicode)}\n\nThe same as a picture: {picture}")
-    parts += _nothing_learned(view) + _silent_parts(view)
+    parts += _nothing_learned(view) + _silent_parts(view) + _failed_evaluations(view)
     problems = _problems(compared(view.leading()))
     if problems:
         heading = set_words(view.evaluated()[0]).capitalize()
@@ -85,6 +85,16 @@ def _silent_parts(view: RunView) -> list[str]:
     ]
 
 
+def _failed_evaluations(view: RunView) -> list[str]:
+    """A sentence if evaluations failed: how many, and why the last one did."""
+    failed = [error for error in view.errors() if error.is_evaluation]
+    if not failed:
+        return []
+    last = failed[-1]
+    many = f"{len(failed)} evaluations failed" if len(failed) > 1 else "An evaluation failed"
+    return [f"{many}, and training went on. The last: {last.where}: {last.message}"]
+
+
 def describe_run(view: RunView, *, unicode: bool = True) -> str:
     """A run as it stands: figures, curve, last metrics, errors."""
     curve = curve_of(view, _workflow(view))
@@ -94,7 +104,7 @@ def describe_run(view: RunView, *, unicode: bool = True) -> str:
     if view.metrics:
         width = max(map(len, view.metrics))
         parts.append("\n".join(f"  {name:<{width}}  {value:.5g}" for name, value in sorted(view.metrics.items())))
-    errors = [f"  {error.type}: {error.message}" for error in view.errors()]
+    errors = [f"  {f'{e.where}: ' if e.is_evaluation else ''}{e.type}: {e.message}" for e in view.errors()]
     if errors:
         parts.append("\n".join(["Errors:", *errors]))
     return "\n\n".join(parts) + "\n"

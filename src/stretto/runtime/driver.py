@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stretto.errors import Interrupted, StoreError, TrainError
+from stretto.errors import EngineError, Interrupted, StoreError, TrainError
 from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, capture, write_state
 from stretto.runtime.evaluation import evaluate
@@ -35,7 +35,8 @@ __all__ = ["Driver"]
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """Where the phase that runs stands. ``in_window``: weights and pool are those after ``step`` steps."""
+    """Where the phase that runs stands. ``in_window``: weights and pool are those after ``step`` steps. ``tried_at``:
+    after which step evaluations were last made, whatever came of them."""
 
     phase: Phase
     order: PromptOrder
@@ -46,6 +47,7 @@ class _Progress:
     evaluated_at: int | None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     skipped_in_row: int = 0
+    tried_at: int | None = None
     in_window: bool = True
     done: bool = False
 
@@ -151,7 +153,7 @@ class Driver:
         if is_due(p.phase.evaluate.every, p.step):
             await self._evaluate(p)
         p.done = last or (p.evaluated_at == p.step and p.phase.reached(p.metrics))
-        if p.done and p.phase.evaluate.at_end and p.evaluated_at != p.step:
+        if p.done and p.phase.evaluate.at_end and p.step not in (p.evaluated_at, p.tried_at):
             await self._evaluate(p)
         if (p.done or is_due(p.phase.save.every, p.step)) and (p.done or p.saved_at != p.step):
             await self._save(p)
@@ -167,16 +169,23 @@ class Driver:
             self._probed = True
 
     async def _evaluate(self, p: _Progress) -> None:
-        """Every set of the phase, one after the other."""
-        if not p.phase.sets:
-            return
+        """Every set of the phase, one after the other. One that fails is recorded with its cause, and training goes on:
+        what it would have told is missing from the metrics."""
         metrics: dict[str, float] = {}
         for eval_set in p.phase.sets:
-            with self._clock("time/evaluate_s"):
-                result = await evaluate(self._parts, eval_set, step=p.step, steps=p.phase.steps)
+            try:
+                with self._clock("time/evaluate_s"):
+                    result = await evaluate(self._parts, eval_set, step=p.step, steps=p.phase.steps)
+            except EngineError:  # the engine that training samples from
+                raise
+            except Exception as failure:  # noqa: BLE001
+                self._record.failed_evaluation(p.step, eval_set.name, failure)
+                continue
             metrics |= result.metrics
             self._record.evaluation(p.step, result)
-        p.metrics, p.evaluated_at = metrics, p.step
+        p.tried_at = p.step
+        if metrics:
+            p.metrics, p.evaluated_at = metrics, p.step
 
     async def _save(self, p: _Progress) -> None:
         header = Header(

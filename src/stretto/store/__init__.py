@@ -8,6 +8,7 @@ from stretto.store.compare import Difference, compare_runs, first_difference, se
 from stretto.store.describe import CodeState, RunInfo, word_for
 from stretto.store.durable import read_json, write_json
 from stretto.store.events import (
+    EVALUATION,
     SCHEMA,
     AttemptBody,
     Body,
@@ -46,6 +47,7 @@ from stretto.store.rollouts import RecordedGroup, decode_group, encode_group, re
 from stretto.store.run import RunSpec, RunStore, read_events
 
 __all__ = [
+    "EVALUATION",
     "PHASES",
     "SCHEMA",
     "AttemptBody",

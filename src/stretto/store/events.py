@@ -15,6 +15,7 @@ from stretto.store.durable import encode_json
 from stretto.types import Json
 
 __all__ = [
+    "EVALUATION",
     "SCHEMA",
     "AttemptBody",
     "Body",
@@ -236,6 +237,10 @@ class SettingBody:
     new: Json
 
 
+EVALUATION = "evaluation"
+"""How ``ErrorBody.where`` begins if it was an evaluation: the run went on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBody:
     """Something raised. ``where`` names the node, step or part."""
@@ -245,6 +250,11 @@ class ErrorBody:
     message: str
     where: str = ""
     traceback: str = ""
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether it was an evaluation that failed."""
+        return self.where.startswith(EVALUATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
