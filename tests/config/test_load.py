@@ -235,8 +235,14 @@ def test_the_default_type_counts_when_none_is_written():
         ("algorithm.lam=0.9", "algorithm.lam is not read by algorithm.type=grpo, only by type ppo, vapo."),
         ("algorithm.type=gpro", "algorithm.type=gpro is not known. Did you mean 'grpo'?"),
         ("algorithm.scale=group-std", "or batch_std. Did you mean 'group_std'?"),
-        ("evaluate.every=0", "evaluate.every=0 cannot be used: it must be a whole number, 1 or more, or null."),
-        ("save.every=-1", "save.every=-1 cannot be used: it must be a whole number, 1 or more, or null."),
+        (
+            "evaluate.every=0",
+            "it must be a number of steps from 1, or a text such as 10 minutes or 0.5 epochs",
+        ),
+        (
+            "save.every=-1",
+            "save.every=-1 cannot be used: it must be a number of steps from 1",
+        ),
         ("save.every=false", "save.every=null leaves it out"),
         ("warmup.evaluate.every=0", "warmup.evaluate.every=0 cannot be used"),
         ("steps=0", "steps=0 cannot be used: it must be a whole number, 1 or more"),

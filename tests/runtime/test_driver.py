@@ -216,6 +216,27 @@ def test_a_failing_reward_ends_the_run_and_what_was_finished_is_saved(tmp_path):
     assert view.checkpoint().taken is not None
 
 
+def test_evaluations_and_checkpoints_by_epochs_and_minutes(tmp_path):
+    job = job_of(steps=14, evaluate={"every": "0.5 epochs"}, save={"every": "0.00001 minutes", "keep_last": 99})
+    view = run(job, create(job, tmp_path))
+    # 20 prompts to train on, 3 a step: half a pass is over after steps 4, 7, 10 and 14
+    assert [e.step for e in view.evaluations()] == [0, 4, 7, 10, 14]
+    assert [e.step for e in view.events if e.kind == "checkpoint"] == list(range(1, 15))
+
+
+def test_a_file_in_the_run_asks_for_a_checkpoint_or_an_evaluation_now(tmp_path):
+    job = job_of(save={"every": None}, evaluate={"every": None})
+
+    def asking(event: Event, stop: asyncio.Event) -> None:
+        if event.kind == "step" and event.step in (1, 2):
+            (tmp_path / "run" / {1: "save.now", 2: "evaluate.now"}[event.step]).touch()
+
+    view = run(job, create(job, tmp_path), asking)
+    assert [e.step for e in view.events if e.kind == "checkpoint"] == [2, 5]
+    assert [e.step for e in view.evaluations()] == [0, 3, 5]
+    assert not list((tmp_path / "run").glob("*.now"))
+
+
 def test_an_evaluation_that_fails_is_recorded_and_training_goes_on(tmp_path):
     """The others are made; what waits for its metric is not reached; the next one may succeed."""
 

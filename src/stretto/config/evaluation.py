@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from stretto.config.base import Section, check_name
+from stretto.config.intervals import Interval
 from stretto.config.prompts import Prompts
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import check_stops
@@ -77,8 +78,8 @@ class EvalSetConfig(Section):
 class EvaluateConfig(Section):
     """Evaluation on the held-out prompts and on further sets."""
 
-    every: int | None = Field(default=None, ge=1)
-    """Steps between evaluations; null: only at start and end."""
+    every: Interval | None = None
+    """Steps between evaluations, or a text such as ``10 minutes`` or ``0.5 epochs``; null: only at start and end."""
     at_start: bool = True
     """Evaluate before the first step."""
     at_end: bool = True

@@ -15,6 +15,7 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from stretto.config.base import Section, documented
+from stretto.config.intervals import Interval
 
 __all__ = [
     "FieldDoc",
@@ -193,6 +194,8 @@ def filled_by(field: FieldInfo, section: SectionType) -> Section | None:
 
 def _members(annotation: Any) -> tuple[Any, ...]:
     """The alternatives of an annotation, with unions and Annotated taken apart."""
+    if annotation == Interval:
+        return (annotation,)
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -212,6 +215,8 @@ def inner(field: FieldInfo) -> str | None:
 
 
 def _kind(member: Any) -> str:
+    if member == Interval:
+        return "a number of steps from 1, or a text such as 10 minutes or 0.5 epochs"
     if get_origin(member) is tuple and get_args(member) == (str, ...):
         return "a list of texts"
     if get_origin(member) is tuple:

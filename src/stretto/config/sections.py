@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from stretto.config.base import Section
 from stretto.config.evaluation import EvaluateConfig, targets
+from stretto.config.intervals import Interval
 from stretto.errors import nearest
 from stretto.roles import InFlight
 
@@ -63,8 +64,8 @@ Cluster: TypeAlias = LocalCluster
 class SaveConfig(Section):
     """Checkpoints. The last step is always saved."""
 
-    every: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints; null: only the last."""
+    every: Interval | None = None
+    """Steps between checkpoints, or a text such as ``10 minutes`` or ``0.5 epochs``; null: only the last."""
     keep_last: int = Field(default=2, ge=1)
     """How many of the newest checkpoints stay."""
     keep_best: str | None = None

@@ -13,8 +13,10 @@ window waits for draws that run ahead if they drain. Nothing else waits.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stretto.errors import EngineError, Interrupted, StoreError, TrainError
 from stretto.runtime.build import Job
@@ -22,7 +24,8 @@ from stretto.runtime.checkpoint import Position, capture, write_state
 from stretto.runtime.evaluation import evaluate
 from stretto.runtime.orders import PromptOrder, success_rates
 from stretto.runtime.parts import Parts
-from stretto.runtime.phases import Phase, is_due
+from stretto.runtime.periodic import Moment, Periodic, due_after
+from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn, Pool, Taken
 from stretto.runtime.probe import probe_weights
 from stretto.runtime.recording import Clock, Recorder
@@ -80,12 +83,13 @@ class Driver:
             self._parts.worker.memory.clear()
             await self._parts.worker.call(p.phase.begin, self._parts.backend)
         await self._publish(p)
-        due = is_due(p.phase.evaluate.every, p.step) if p.step else p.phase.evaluate.at_start
+        due = due_after(p.phase.evaluate.every, p.step) if p.step else p.phase.evaluate.at_start
         if due and p.evaluated_at != p.step:  # also after a resume, if the evaluation of this step had failed
             await self._evaluate(p)
         if at.pool is not None:
             p.order.restore(at.order)
             p.pool.restore(at.pool, at.finished)
+        evaluates, saves = self._periodic(p, "evaluate"), self._periodic(p, "save")
         while not p.done and (taken := await self._take(p)) is not None:
             p.in_window = False
             p.order.saw(success_rates(p.phase.order, taken))
@@ -101,9 +105,10 @@ class Driver:
             p.in_window = True
             self._record.step(p.step - 1, result, taken, self._clock.lap())
             self._count_skipped(p, result.report.skipped)
-            await self._window(p, last=p.pool.ended)
+            now = _now(p)
+            await self._window(p, evaluates.due(now), saves.due(now), last=p.pool.ended)
         if not p.done:  # the data ended in draws that were all dropped, or a resumed phase had nothing left
-            await self._window(p, last=True)
+            await self._window(p, evaluates=False, saves=False, last=True)
         self._record.leave(p.phase, p.step, p.metrics)
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
@@ -148,14 +153,19 @@ class Driver:
             f"Go on with `stretto resume {word_for(self._record.store.path)}`."
         )
 
-    async def _window(self, p: _Progress, *, last: bool) -> None:
+    def _periodic(self, p: _Progress, what: Literal["evaluate", "save"]) -> Periodic:
+        """When to evaluate or save, from here on."""
+        interval = p.phase.evaluate.every if what == "evaluate" else p.phase.save.every
+        return Periodic(interval, self._record.store.path / f"{what}.now", _now(p))
+
+    async def _window(self, p: _Progress, evaluates: bool, saves: bool, *, last: bool) -> None:
         """What is due after a step. A checkpoint comes last, so that what it vouches for is on disk before it."""
-        if is_due(p.phase.evaluate.every, p.step):
+        if evaluates:
             await self._evaluate(p)
         p.done = last or (p.evaluated_at == p.step and p.phase.reached(p.metrics))
         if p.done and p.phase.evaluate.at_end and p.step not in (p.evaluated_at, p.tried_at):
             await self._evaluate(p)
-        if (p.done or is_due(p.phase.save.every, p.step)) and (p.done or p.saved_at != p.step):
+        if p.done or (saves and p.saved_at != p.step):
             await self._save(p)
         self._record.store.flush()
 
@@ -223,6 +233,10 @@ class Driver:
 def _leaves_good_state(failure: BaseException) -> bool:
     """Not a store that cannot write; nor weights that no engine can sample from, since going on would fail again."""
     return not isinstance(failure, StoreError) and not isinstance(failure.__cause__, TrainError)
+
+
+def _now(p: _Progress) -> Moment:
+    return Moment(step=p.step, epochs=p.pool.consumed / len(p.phase.prompts), time_s=time.monotonic())
 
 
 def _edges(drawn: tuple[Drawn, ...]) -> dict[str, tuple[Group, ...]]:

@@ -23,7 +23,7 @@ from stretto.runtime.orders import PromptOrder, order_maker
 from stretto.runtime.pool import PoolConfig
 from stretto.types import Prompt
 
-__all__ = ["Phase", "is_due", "main_phase", "warmup_phase"]
+__all__ = ["Phase", "main_phase", "warmup_phase"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,13 +67,9 @@ class Phase:
 
     def end_step(self, backend: TrainBackend, step: int) -> None:
         """What follows step ``step`` (from 0): every ``refresh_every`` steps the reference becomes the policy."""
-        if is_due(self.refresh_every, step + 1) and "reference" in models_of(self.graph):
+        due = self.refresh_every is not None and (step + 1) % self.refresh_every == 0
+        if due and "reference" in models_of(self.graph):
             backend.copy("policy", "reference")
-
-
-def is_due(every: int | None, step: int) -> bool:
-    """Whether periodic work is due after ``step`` steps."""
-    return every is not None and step % every == 0
 
 
 def main_phase(

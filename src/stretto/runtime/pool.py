@@ -114,6 +114,11 @@ class Pool:
         return wave.moved.get(draw, wave.step)
 
     @property
+    def consumed(self) -> int:
+        """How many draws the steps so far have taken, dropped ones among them."""
+        return self._next_draw - len(self._wave_of)
+
+    @property
     def ended(self) -> bool:
         """Whether nothing is left to train on: no group waits or runs, and nothing more will be admitted."""
         waiting = any(w.finished or w.running for w in self._waves.values())
