@@ -10,8 +10,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 HEAD = """# How fast it is
 
 Every figure here comes from a file in `benchmarks/results`, which a command wrote; this page is made from those files.
-A table is one run on one machine; the tables are of several (those in bfloat16 and of rollout beside training: two
-cores with AVX-512 and AMX; the others without), so compare within a table.
+A table is one run on one machine, two cores with AVX-512 and AMX; machines of one kind differ, so compare within a
+table.
 
 ## Beside TRL
 
@@ -91,6 +91,27 @@ OVERLAP_COLUMNS = {
     "learner_cpu_s": "of the learner's thread",
 }
 
+SCHEDULES = """## Schedules
+
+`make bench-schedules`: what a schedule gains where completions differ in length. Engine and learner take time here and
+do no arithmetic: a completion a lognormal time on one of 32 slots, a step 0.12 s. "Width" is the deviation of the
+logarithm of a completion's time, whose median is 0.08 s; "simulated" is what a simulator says that knows the same times
+and no overhead; "idle" is the share of the time in which no completion was under way, and in which no step trained.
+Staleness 1 hides the shorter side, but waits at every window for the longest sequence;
+[in flight](concepts/staleness.md#more-in-flight) nobody waits for it.
+"""
+
+SCHEDULE_COLUMNS = {
+    "steps_per_s": "steps a second",
+    "simulated": "simulated",
+    "ratio": "ratio",
+    "engine_idle": "engine idle",
+    "simulated_engine_idle": "simulated",
+    "learner_idle": "learner idle",
+    "simulated_learner_idle": "simulated",
+    "mean_staleness": "mean staleness",
+}
+
 WHO = {"stretto": "Stretto", "trl": "TRL", "ratio": "**ratio**", "start": "before"}
 
 
@@ -106,7 +127,7 @@ def speed_page() -> str:
             if record["result"].get("accuracy"):
                 text += _accuracy(record["result"]["accuracy"]) + _updates(record["result"]["updates"])
     text += READING if found else NONE
-    return text + _engines() + _overlap() + _seeds()
+    return text + _engines() + _overlap() + _schedules() + _seeds()
 
 
 def _speed(rows: list[dict[str, Any]]) -> str:
@@ -158,6 +179,19 @@ def _overlap() -> str:
         shown = [_number(row[key]) for key in OVERLAP_COLUMNS]
         overlap = f"**{row['overlap']:.0%}**" if row["overlap"] != "" else ""
         lines.append(f"| {case} | {row['how']} | {' | '.join(shown)} | {overlap} |")
+    return "\n".join(lines) + f"\n\nOn {record['machine']}.\n\n"
+
+
+def _schedules() -> str:
+    file = RESULTS / "schedules.json"
+    if not file.exists():
+        return f"{SCHEDULES}\n{NONE}"
+    record = json.loads(file.read_text(encoding="utf-8"))
+    header = ["width", "staleness", *SCHEDULE_COLUMNS.values()]
+    lines = [SCHEDULES, f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    for row in record["result"]:
+        shown = [_number(row[key]) for key in SCHEDULE_COLUMNS]
+        lines.append(f"| {row['width']} | {row['staleness']} | {' | '.join(shown)} |")
     return "\n".join(lines) + f"\n\nOn {record['machine']}.\n\n"
 
 
