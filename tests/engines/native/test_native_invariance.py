@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from stretto.engines.native.attention import weighted
-from stretto.engines.native.cache import KEYS, SHORT_KEYS, KVCache, Padding
+from stretto.engines.native.cache import KEYS, MIDDLE_KEYS, SHORT_KEYS, KVCache, Padding
 from stretto.engines.native.matrix import Product
 from stretto.engines.native.prefill import CHUNKS
 from stretto.engines.native.probe import probe_invariance
-from stretto.engines.native.rounding import cancelling
+from stretto.engines.native.rounding import cancelling, weighted
 from stretto.errors import EngineError
 from stretto.roles import Completion, Request, Sampling
 from stretto.types import Span
@@ -130,9 +129,11 @@ def test_the_count_of_keys():
     """No fewer than have the same bits as more; of those the fewest."""
     padding, cache = Padding(), _cache(64)
     for tokens in (1, 8, 64):
-        least = cache.least_keys(tokens)
-        allowed = [n for n in (*SHORT_KEYS, KEYS, 2 * KEYS) if n >= least]
-        for longest in (1, 16, 17, 32, 33, 64, 65):
+        allowed = cache.alike_keys(tokens)
+        assert (
+            set(allowed) <= {*SHORT_KEYS, *MIDDLE_KEYS, *range(KEYS, 10 * KEYS + 1, KEYS)} and allowed[-1] == 10 * KEYS
+        )
+        for longest in (1, 16, 17, 32, 33, 64, 65, 300, 10 * KEYS):
             assert padding.keys(longest, cache, tokens) == next(n for n in allowed if n >= longest)
     assert Padding(invariant=False).keys(17, cache, 1) == 24
 
@@ -148,7 +149,7 @@ def test_a_cache_reads_no_more_keys_than_it_has():
     for head_dim in (8, 16, 32, 64, 128, 256):
         for tokens in (1, 8, 128):
             for length in (KEYS, 2 * KEYS, 3 * KEYS):
-                assert _cache(head_dim, length=length).least_keys(tokens) <= length
+                assert _cache(head_dim, length=length).alike_keys(tokens)[-1] == length
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -158,19 +159,19 @@ def test_no_count_of_keys_changes_a_bit(head_dim, dtype):
     draw = torch.Generator().manual_seed(head_dim)
     keys, values = (torch.randn(8, 10 * KEYS, head_dim, generator=draw).to(dtype) for _ in range(2))
     for per_kv in (1, 2, 3, 4, 6, 8, 32, 64, 128):
-        least = _cache(head_dim, dtype, per_kv=per_kv).least_keys(1)
+        alike = _cache(head_dim, dtype, per_kv=per_kv).alike_keys(1)
         query = torch.randn(8, per_kv, head_dim, generator=draw).to(dtype)
         query, keys = cancelling(query, keys)
         for have in (1, 7, 15, 16, 17, 31, 32, 33, 50, 64, 150, 200, 330):
-            outputs = []
-            for count in (*SHORT_KEYS, *(n * KEYS for n in (1, 2, 3, 4, 5, 7, 10))):
-                if count < max(have, least):
-                    continue
+            outputs, sums = [], []
+            for count in (n for n in alike if n >= have):
                 mask = torch.zeros(8, per_kv, count, dtype=dtype)
                 mask[:, :, have:] = float("-inf")
                 scores = torch.baddbmm(mask, query, keys[:, :count].transpose(1, 2), alpha=head_dim**-0.5)
                 outputs.append(weighted(scores.softmax(dim=-1), values[:, :count]))
-            assert all(torch.equal(outputs[0], other) for other in outputs[1:]), (per_kv, have)
+                sums.append(scores.float().logsumexp(dim=-1))
+            for found in (outputs, sums):
+                assert all(torch.equal(found[0], other) for other in found[1:]), (per_kv, have)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -11,11 +11,11 @@ Shapes: R rows of C tokens, H heads of D over KV key-value heads, G shared promp
 import torch
 
 from stretto.engines.native.cache import KVCache
-from stretto.engines.native.rounding import KEYS_AT_ONCE
+from stretto.engines.native.rounding import weighted
 from stretto.engines.native.shared import SharedPast
 from stretto.families.decoder import DecoderSpec
 
-__all__ = ["Attention", "weighted"]
+__all__ = ["Attention"]
 
 _LANES = 16
 """Floats of the widest vector of a CPU."""
@@ -95,14 +95,3 @@ class Attention:
         mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
         shape = (rows, self._spec.num_kv_heads, self._per_kv, chunk, num_keys)
         return mask[:, None, None].expand(shape).reshape(shape[0] * shape[1], shape[2] * chunk, num_keys)
-
-
-def weighted(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """``weights @ values``, [B, M, K] and [B, K, D], its sums in an order that does not depend on K."""
-    if weights.shape[1] == 1 or weights.shape[2] <= KEYS_AT_ONCE:
-        return torch.bmm(weights, values)
-    out = torch.bmm(weights[:, :, :KEYS_AT_ONCE], values[:, :KEYS_AT_ONCE])
-    for start in range(KEYS_AT_ONCE, weights.shape[2], KEYS_AT_ONCE):
-        here = slice(start, start + KEYS_AT_ONCE)
-        out.baddbmm_(weights[:, :, here], values[:, here])
-    return out

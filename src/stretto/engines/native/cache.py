@@ -1,25 +1,26 @@
 """The KV cache of an engine: preallocated, one row a sequence. Owns its memory and where a token's keys go.
 
 The sizes that batch invariance rests on are here (``Padding``): rows of a product come in multiples that round alike on
-this machine (``matrix``), keys of an attention in multiples of ``KEYS`` or, while all sequences are short, in one of
-``SHORT_KEYS``, and of those only in such as round alike (``rounding``).
+this machine (``matrix``), and so do the keys of an attention (``rounding``).
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import torch
 
 from stretto.engines.native.matrix import Product, rows_alike
-from stretto.engines.native.rounding import MOST_KEYS, in_thread, least_keys, same_rows
+from stretto.engines.native.rounding import MOST_KEYS, alike_keys, in_thread, same_rows
 
 __all__ = ["KEYS", "KVCache", "Padding", "round_up"]
 
 KEYS = 64
-"""Keys of an attention come in multiples of this."""
+"""The length of a cache is a multiple of this, and in long sequences so is what an attention reads of it."""
 SHORT_KEYS = (16, 32)
 """Fewer keys than ``KEYS``, which mostly give the same bits."""
+MIDDLE_KEYS = (96, 160, 224, 288)
+"""Keys in between, where these give the same bits too."""
 ALIKE = 16
 """As many tokens of a row that attend together: what other numbers are compared with."""
 LOOSE_KEYS = 8
@@ -62,8 +63,7 @@ class Padding:
         """
         if not self.invariant:
             return round_up(longest, LOOSE_KEYS)
-        least = max(longest, cache.least_keys(tokens))
-        return next((keys for keys in SHORT_KEYS if keys >= least), round_up(least, KEYS))
+        return next((keys for keys in cache.alike_keys(tokens) if keys >= longest), round_up(longest, KEYS))
 
     def together(self, cache: "KVCache", sizes: Sequence[int]) -> tuple[int, ...]:
         """Those of ``sizes``, ascending numbers of tokens of a row that attend together, that give a token the same
@@ -93,14 +93,20 @@ class KVCache:
         self._kv_heads = tensor.shape[3]
         self._flat = tensor.view(tensor.shape[0], -1, self.head_dim).unbind(0)
         self._per_kv = per_kv
-        self._least: dict[int, int] = {}
+        self._alike: dict[int, tuple[int, ...]] = {}
 
-    def least_keys(self, tokens: int) -> int:
-        """From how many keys on ``tokens`` tokens of a row that attend together have the same bits."""
-        if tokens not in self._least:
-            counts = (*SHORT_KEYS, *range(KEYS, min(self.length, MOST_KEYS) + 1, KEYS))
-            self._least[tokens] = least_keys(tokens * self._per_kv, counts, *self._numbers)
-        return self._least[tokens]
+    def alike_keys(self, tokens: int) -> tuple[int, ...]:
+        """With how many keys ``tokens`` tokens of a row that attend together have the same bits, as far as was tried;
+        with more a multiple of ``KEYS``."""
+        if tokens not in self._alike:
+            most = min(self.length, MOST_KEYS)
+            coarse = (*SHORT_KEYS, *range(KEYS, most + 1, KEYS))
+            fine = tuple(sorted((*coarse, *(n for n in MIDDLE_KEYS if n < most))))
+            good = alike_keys(tokens * self._per_kv, fine, *self._numbers)
+            self._alike[tokens] = max(
+                (_suffix(coarse, good), _suffix(fine, good)), key=lambda keys: (-keys[0], len(keys))
+            )
+        return self._alike[tokens]
 
     def as_alike(self, tokens: int) -> bool:
         """Whether a token has the same bits among ``tokens`` tokens of a row as among ``ALIKE``."""
@@ -137,3 +143,9 @@ class KVCache:
         both = self.tensor[:, :, first : first + rows].flatten(2, 3)[:, :, :, :num_keys]
         keys, values = both.unbind(1)
         return tuple(zip(keys.transpose(2, 3).unbind(0), values.unbind(0), strict=True))
+
+
+def _suffix(keys: Sequence[int], good: Set[int]) -> tuple[int, ...]:
+    """The last of ``keys``, from where on all are good; the very last is."""
+    after = next((i for i in range(len(keys) - 1, -1, -1) if keys[i] not in good), -1)
+    return tuple(keys[after + 1 :])

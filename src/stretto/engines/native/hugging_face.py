@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from stretto.engines.native.attention import weighted
 from stretto.engines.native.cache import KVCache
 from stretto.engines.native.forward import Sizes
 from stretto.engines.native.matrix import Product
+from stretto.engines.native.rounding import weighted
 from stretto.engines.native.shared import SharedPast
 from stretto.engines.native.window import Place, WeightWindow
 from stretto.families.facts import max_positions_of

@@ -8,12 +8,14 @@ the model's matrices, ``matrix.rows_alike``). ``threads`` are those of the threa
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 
-__all__ = ["KEYS_AT_ONCE", "MOST_KEYS", "cancelling", "in_thread", "least_keys", "same_rows"]
+__all__ = ["KEYS_AT_ONCE", "MOST_KEYS", "alike_keys", "cancelling", "in_thread", "same_rows", "weighted"]
 
 T = TypeVar("T")
 MOST_KEYS = 1024
@@ -21,8 +23,10 @@ MOST_KEYS = 1024
 KEYS_AT_ONCE = 192
 """Keys that are summed over in one product, if it has several rows: of more MKL would sum parts, how large depends on
 how many there are in all, and so on company."""
-_HEADS = 1
-"""Products of few numbers may go another way: so the fewest."""
+_HEADS, _MORE_HEADS = 1, 8
+"""Products of few numbers may go another way: so the fewest. More, since two ways to round agree by chance."""
+_FEW_ROWS = 8
+"""With more, chance has enough to choose from."""
 
 
 def cancelling(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,28 +52,75 @@ def in_thread(threads: int, task: Callable[[], T]) -> T:
         return pool.submit(run).result()
 
 
+def weighted(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """``weights @ values``, [B, M, K] and [B, K, D], its sums in an order that does not depend on K."""
+    if weights.shape[1] == 1 or weights.shape[2] <= KEYS_AT_ONCE:
+        return torch.bmm(weights, values)
+    out = torch.bmm(weights[:, :, :KEYS_AT_ONCE], values[:, :KEYS_AT_ONCE])
+    for start in range(KEYS_AT_ONCE, weights.shape[2], KEYS_AT_ONCE):
+        here = slice(start, start + KEYS_AT_ONCE)
+        out.baddbmm_(weights[:, :, here], values[:, here])
+    return out
+
+
 @cache
-def least_keys(
+def alike_keys(
     rows: int, keys: tuple[int, ...], head_dim: int, dtype: torch.dtype, device: torch.device, threads: int
-) -> int:
-    """The first of ``keys`` (ascending) from which on ``rows`` queries have the same bits as with the last: in their
-    scores, and in the sums over as many values."""
+) -> frozenset[int]:
+    """Those of ``keys`` (ascending) with which ``rows`` queries that see no more keys have the same bits as with the
+    last: in their scores, in what is normalised by them, and in the sums over values."""
     assert threads == torch.get_num_threads()
-    query, key = _numbers(rows, keys[-1], head_dim, dtype, device)
-    value, _ = _numbers(min(keys[-1], KEYS_AT_ONCE), keys[0], head_dim, dtype, device)
-    few = torch.randn(_HEADS, rows, keys[0], generator=torch.Generator().manual_seed(2))
-    few, turned = cancelling(few, value[:, : keys[0]].float().cpu().transpose(1, 2).contiguous())
-    value[:, : keys[0]] = turned.transpose(1, 2).to(device, dtype)
-    weights = torch.zeros(_HEADS, rows, value.shape[1], dtype=dtype, device=device)
-    weights[:, :, : keys[0]] = few.to(device, dtype)
-    wanted, found = _scores(query, key), torch.bmm(weights, value)
-    least = keys[-1]
-    for count in reversed(keys[:-1]):
-        same = torch.equal(_scores(query, key[:, :count]), wanted[:, :, :count])
-        if not same or not torch.equal(torch.bmm(weights[:, :, :count], value[:, :count]), found):
-            break
-        least = count
-    return least
+    several = (_HEADS, _MORE_HEADS) if rows <= _FEW_ROWS else (_HEADS,)
+    trials = [_Attention.drawn(heads, rows, keys[-1], head_dim, dtype, device) for heads in several]
+    return frozenset(count for count in keys if all(trial.alike(count) for trial in trials))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Attention:
+    """Random numbers for an attention: scores of the most keys, and weights and values of as many, float32."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    scores: torch.Tensor
+    weights: torch.Tensor
+    values: torch.Tensor
+
+    @classmethod
+    def drawn(
+        cls, heads: int, rows: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    ) -> "_Attention":
+        query, key = _numbers(rows, keys, head_dim, dtype, device, heads=heads)
+        draw = torch.Generator().manual_seed(2)
+        return cls(
+            query=query,
+            key=key,
+            scores=_scores(query, key),
+            weights=torch.randn(heads, rows, keys, generator=draw),
+            values=torch.randn(heads, head_dim, keys, generator=draw),
+        )
+
+    def alike(self, count: int) -> bool:
+        """Whether ``count`` keys give the bits of the most, to rows that see all of them and to rows that see less."""
+        own = _scores(self.query, self.key[:, :count])
+        haves = {7, count // 2, count - 5, count} if own.shape[1] <= _FEW_ROWS else {count}
+        return torch.equal(own, self.scores[:, :, :count]) and all(
+            torch.equal(one, other)
+            for have in sorted(haves)
+            for one, other in zip(self._found(own, have), self._found(self.scores, have), strict=True)
+        )
+
+    def _found(self, scores: torch.Tensor, have: int) -> tuple[torch.Tensor, ...]:
+        """What rows that see ``have`` keys make of as many as there are scores."""
+        more = scores.shape[2] - have
+        hidden = scores.clone()
+        hidden[:, :, have:] = float("-inf")
+        few, turned = cancelling(self.weights[:, :, :have].clone(), self.values[:, :, :have].clone())
+        value = F.pad(turned, (0, more)).transpose(1, 2).contiguous().to(scores)
+        return (
+            hidden.softmax(dim=-1)[:, :, :have],
+            hidden.float().logsumexp(dim=-1),
+            weighted(F.pad(few, (0, more)).to(scores), value),
+        )
 
 
 @cache
@@ -84,11 +135,11 @@ def same_rows(
 
 
 def _numbers(
-    rows: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device
+    rows: int, keys: int, head_dim: int, dtype: torch.dtype, device: torch.device, *, heads: int = _HEADS
 ) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
-    query = torch.randn(_HEADS, rows, head_dim, generator=draw)
-    key = torch.randn(_HEADS, min(keys, MOST_KEYS), head_dim, generator=draw)
+    query = torch.randn(heads, rows, head_dim, generator=draw)
+    key = torch.randn(heads, min(keys, MOST_KEYS), head_dim, generator=draw)
     query, key = cancelling(query, key)
     return query.to(device, dtype), key.to(device, dtype)
 
