@@ -171,16 +171,16 @@ def in_flight() -> Sheet:
     sheet = Sheet(860, 300, "In flight: sequences go on by new weights while the learner trains what is done")
     sheet.text(20, 34, "max_staleness: 2, in_flight: keep", "title")
     rows = [
-        [(110, 150, "w0"), (263, 190, "w1"), (456, 240, "w3"), (699, 110, "w5")],
-        [(110, 210, "w0"), (323, 120, "w2"), (446, 150, "w3"), (599, 210, "w4")],
-        [(110, 100, "w1"), (213, 330, "w2"), (546, 180, "w4"), (729, 80, "w5")],
+        [(110, 260, "w0"), (263, 420, "w1"), (443, 600, "w3"), (603, 730, "w4")],
+        [(110, 320, "w0"), (323, 480, "w2"), (483, 640, "w3"), (683, 800, "w5")],
+        [(110, 240, "w1"), (243, 560, "w2"), (563, 700, "w4"), (703, 810, "w5")],
     ]
     for lane, row in enumerate(rows):
-        for x, width, name in row:
-            sheet.bar(x, 60 + 34 * lane, (width, 30), name, ENGINE)
+        for start, end, name in row:
+            sheet.bar(start, 60 + 34 * lane, (end - start, 30), name, ENGINE)
     sheet.text(20, 110, "engine", "strong")
     sheet.text(20, 201, "learner", "strong")
-    for step, (start, end) in enumerate([(323, 440), (546, 660), (727, 806)]):
+    for step, (start, end) in enumerate([(323, 440), (443, 560), (563, 680), (683, 800)]):
         sheet.bar(start, 178, (end - start - 3, 36), f"step {step}", LEARNER)
         sheet.line((end, 54), (end, 222))
         sheet.text(end, 238, f"v{step + 1}", "soft", "middle")
