@@ -312,3 +312,9 @@ def test_weights_that_nobody_can_sample_from_are_not_saved(tmp_path):
     with pytest.raises(EngineError, match=r"training has diverged. Lower the learning rate"):
         run(job, create(job, tmp_path))
     assert RunView(tmp_path / "run").checkpoint().taken is None
+
+
+def test_a_warmup_takes_turns_whatever_the_schedule_of_the_main_phase(tmp_path):
+    job = overlapped(2, warmup={"max_steps": 2, "groups_per_step": 4, "evaluate": {"every": 2}})
+    assert [(p.pool.max_staleness, p.in_flight) for p in job.phases] == [(0, "drain"), (2, "keep")]
+    assert run(job, create(job, tmp_path)).status == "done"

@@ -87,7 +87,7 @@ def warmup_graph(recipe: Recipe) -> Graph:
 def _warmed_by(recipe: Recipe, algorithm: str) -> Recipe:
     """What of the recipe an on-policy phase by ``algorithm`` looks at. ConfigError for what does not go with it."""
     kept = {name: getattr(recipe, name) for name in ("sampling", "environment", "teacher", "engine", "backend")}
-    schedule = recipe.schedule.model_copy(update={"max_staleness": 0})
+    schedule = recipe.schedule.model_copy(update={"max_staleness": 0, "in_flight": "drain"})
     try:
         vetted: Any = ALGORITHMS[algorithm](type=algorithm)
         return Recipe(steps=1, algorithm=vetted, schedule=schedule, **kept)
