@@ -5,9 +5,8 @@ Everything is undone in reverse if a later stage fails.
 """
 
 import asyncio
-import traceback
 
-from stretto.errors import ConfigError, Interrupted, RewardError, StrettoError
+from stretto.errors import ConfigError, Interrupted, RewardError
 from stretto.memory import tuned_memory
 from stretto.runtime.build import Job, open_parts
 from stretto.runtime.checkpoint import Position, position_after
@@ -46,9 +45,7 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
         if isinstance(failure, RewardError):
             failure.args = (f"{failure} Then go on with {_resume_of(job, store)}.",)
         reason = f"{type(failure).__name__}: {failure}"
-        plain = isinstance(failure, StrettoError) and failure.__cause__ is None
-        trace = "" if plain else "".join(traceback.format_exception(failure))
-        store.event(ErrorBody(type=type(failure).__name__, message=str(failure), where="run", traceback=trace))
+        store.event(ErrorBody.of(failure, "run"))
         raise
     finally:
         store.end(status, reason)

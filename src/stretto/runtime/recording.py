@@ -3,14 +3,12 @@ events; it decides nothing."""
 
 import math
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 
-from stretto.errors import StrettoError
 from stretto.runtime.drops import drop_metrics
 from stretto.runtime.evaluation import EvalResult, Tried
 from stretto.runtime.filters import Filter
@@ -148,10 +146,7 @@ class Recorder:
 
     def failed_evaluation(self, step: int, name: str, failure: Exception) -> None:
         """An evaluation after ``step`` steps that came to nothing."""
-        plain = isinstance(failure, StrettoError) and failure.__cause__ is None
-        trace = "" if plain else "".join(traceback.format_exception(failure))
-        where = f"{EVALUATION} {name} after step {step}"
-        self._event(ErrorBody(type=type(failure).__name__, message=str(failure), where=where, traceback=trace), step)
+        self._event(ErrorBody.of(failure, f"{EVALUATION} {name} after step {step}"), step)
 
     def _event(self, body: Body, step: int | None, version: int | None = None) -> None:
         self.store.event(body, phase=self._phase, step=step, version=version)

@@ -6,11 +6,12 @@ a resume (``history``).
 
 import json
 import math
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-from stretto.errors import StoreError
+from stretto.errors import StoreError, StrettoError
 from stretto.store.durable import encode_json
 from stretto.types import Json
 
@@ -250,6 +251,13 @@ class ErrorBody:
     message: str
     where: str = ""
     traceback: str = ""
+
+    @classmethod
+    def of(cls, failure: BaseException, where: str) -> "ErrorBody":
+        """What was raised; with its traceback, unless it is one of ours that says all there is to say."""
+        plain = isinstance(failure, StrettoError) and failure.__cause__ is None
+        trace = "" if plain else "".join(traceback.format_exception(failure))
+        return cls(type=type(failure).__name__, message=str(failure), where=where, traceback=trace)
 
     @property
     def is_evaluation(self) -> bool:

@@ -15,12 +15,12 @@ from typing import TypeVar
 import torch
 import torch.nn.functional as F
 
-__all__ = ["KEYS_AT_ONCE", "MOST_KEYS", "alike_keys", "cancelling", "in_thread", "same_rows", "weighted"]
+__all__ = ["MOST_KEYS", "alike_keys", "cancelling", "in_thread", "same_rows", "weighted"]
 
 T = TypeVar("T")
 MOST_KEYS = 1024
 """Nothing was ever seen to change beyond."""
-KEYS_AT_ONCE = 192
+_KEYS_AT_ONCE = 192
 """Keys that are summed over in one product, if it has several rows: of more MKL would sum parts, how large depends on
 how many there are in all, and so on company."""
 _HEADS, _MORE_HEADS = 1, 8
@@ -54,11 +54,11 @@ def in_thread(threads: int, task: Callable[[], T]) -> T:
 
 def weighted(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """``weights @ values``, [B, M, K] and [B, K, D], its sums in an order that does not depend on K."""
-    if weights.shape[1] == 1 or weights.shape[2] <= KEYS_AT_ONCE:
+    if weights.shape[1] == 1 or weights.shape[2] <= _KEYS_AT_ONCE:
         return torch.bmm(weights, values)
-    out = torch.bmm(weights[:, :, :KEYS_AT_ONCE], values[:, :KEYS_AT_ONCE])
-    for start in range(KEYS_AT_ONCE, weights.shape[2], KEYS_AT_ONCE):
-        here = slice(start, start + KEYS_AT_ONCE)
+    out = torch.bmm(weights[:, :, :_KEYS_AT_ONCE], values[:, :_KEYS_AT_ONCE])
+    for start in range(_KEYS_AT_ONCE, weights.shape[2], _KEYS_AT_ONCE):
+        here = slice(start, start + _KEYS_AT_ONCE)
         out.baddbmm_(weights[:, :, here], values[:, here])
     return out
 
