@@ -10,7 +10,7 @@ STAMP := $(VENV)/.stretto-installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup quickstart seeds test test-all lint reference docs docs-serve bench-driver bench-step bench-estimators bench-algorithms \
-	bench-trl bench-overlap bench-schedules bench-growth clean
+	bench-trl bench-overlap bench-schedules bench-staleness bench-growth clean
 
 help:
 	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-trl     speed and accuracy beside TRL, in an environment of its own (MODEL=smollm, smollm-bfloat16: a larger model)"
 	@echo "make bench-overlap wall time of a step with rollout beside training, on two cores"
 	@echo "make bench-schedules  what a schedule gains where completions differ in length, against a simulator (6 minutes)"
+	@echo "make bench-staleness  what is learned at staleness 0, 1, 2, 4, with and without correction (an hour)"
 	@echo "make bench-growth  memory, objects and files of a run over 1,000 steps"
 	@echo "make bench-engines  generation beside Hugging Face's generate; make .venv-vllm/.installed first (4 GB): vLLM too"
 	@echo "make bench-estimators  seconds that advantages take for 100,000 sequences, beside loops"
@@ -82,6 +83,9 @@ bench-overlap: setup
 
 bench-schedules: setup
 	$(BIN)/python benchmarks/schedules.py
+
+bench-staleness: setup
+	$(BIN)/python benchmarks/staleness.py
 
 bench-growth: setup
 	$(BIN)/python benchmarks/growth.py
