@@ -4,9 +4,9 @@ import ctypes
 import gc
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-__all__ = ["give_back_memory", "tuned_memory"]
+__all__ = ["give_back_memory", "peak_bytes", "reset_peak", "tuned_memory"]
 
 # Numbers of mallopt(3) in glibc.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -42,6 +42,21 @@ def give_back_memory() -> None:
     trim = getattr(_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def peak_bytes() -> int | None:
+    """The most physical memory this process has had since ``reset_peak``, or since its start; None off Linux."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            return next((1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM")), None)
+    except OSError:
+        return None
+
+
+def reset_peak() -> None:
+    """Begin to look for the peak anew, where the system lets a process do that."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
 
 
 def _set(*options: tuple[int, int]) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "Tokenize",
     "Train",
     "TrainBackend",
+    "TrainMemory",
     "TurnBudget",
     "Want",
     "WeightSink",
@@ -66,6 +67,8 @@ Want = Literal["logprobs", "entropy", "values"]
 MemoryLevel = Literal["awake", "kv_released", "weights_released"]
 """How much device memory an engine holds: all; no KV cache; neither KV cache nor weights."""
 
+TrainMemory = Literal["awake", "optimizer_released", "weights_released"]
+"""How much device memory a trainer holds: all; no optimizer state; neither that nor weights."""
 
 InFlight = Literal["drain", "keep", "recompute"]
 """What becomes of requests under way when weights change: they end before (drain); they go on with the keys and values
@@ -155,6 +158,11 @@ class NamedTensor:
 class WeightSink(Protocol):
     """Where published weights go, inside one update window. Tensors are copied before ``write`` returns."""
 
+    def clear(self, patterns: Sequence[str]) -> None:
+        """Set every weight whose name matches one of ``patterns`` (``*``: all) to NaN, before the first is written, so
+        that what is not written afterwards shows in every log-prob. Weights that cannot hold NaN are passed over."""
+        ...
+
     def write(self, tensor: NamedTensor) -> None:
         """Take one tensor. An unknown name or a wrong shape raises EngineError."""
         ...
@@ -238,12 +246,20 @@ class TrainBackend(Protocol):
         """Forget the optimizer's state, as at the start of a phase."""
         ...
 
-    def save(self, path: Path) -> None:
-        """Write weights and optimizer state of every Model under ``path`` (a folder that exists)."""
+    def capture(self, *, copy: bool = False) -> Callable[[Path], None]:
+        """What writes weights and optimizer state of every Model, as they are now, under a folder that exists.
+
+        To be called before anything changes them; with ``copy`` at any time, on any thread, for the memory of a copy.
+        It may be asked for at every level of memory.
+        """
         ...
 
     def load(self, path: Path) -> None:
-        """Restore what ``save`` wrote, to the bit."""
+        """Restore what ``capture`` wrote, to the bit."""
+        ...
+
+    def set_memory(self, level: TrainMemory) -> None:
+        """Release or take back device memory. Training needs all; scoring and publication need weights."""
         ...
 
     def export(self, model: str, path: Path) -> None:
@@ -265,8 +281,11 @@ class WeightSync(Protocol):
         engines: Sequence[RolloutEngine],
         *,
         in_flight: InFlight = "drain",
+        clear: Sequence[str] = (),
     ) -> Metrics:
-        """Send ``tensors`` as ``version`` to every engine and check that each holds it. Raises EngineError."""
+        """Send ``tensors`` as ``version`` to every engine and check that each holds it. Raises EngineError.
+
+        ``clear``: what every engine clears first (``WeightSink.clear``)."""
         ...
 
 

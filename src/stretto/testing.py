@@ -24,6 +24,7 @@ from stretto.roles import (
     NamedTensor,
     Request,
     Sampling,
+    TrainMemory,
     TurnBudget,
     Want,
     WeightSink,
@@ -138,6 +139,7 @@ class FakeEngine:
         self._delay_s, self._spread = delay_s, spread
         self._room = asyncio.Semaphore(slots) if slots else nullcontext()
         self._version, self._weights, self._closed = -1, 0.0, False
+        self._memory: MemoryLevel = "awake"
         self._pending: dict[str, float] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -145,8 +147,11 @@ class FakeEngine:
 
     async def generate(self, request: Request) -> AsyncIterator[Completion]:
         """Yield ``length`` tokens per seed, as each is done."""
-        if self._closed or self._version < 0:
-            raise EngineError(f"The fake engine cannot serve request {request.id}: it is closed or holds no weights.")
+        if self._closed or self._version < 0 or self._memory != "awake" or self._weights != self._weights:
+            raise EngineError(
+                f"The fake engine cannot serve request {request.id}: it is closed, or holds no weights (memory "
+                f"{self._memory})."
+            )
         self._pending[request.id] = 0.0
         self._idle.clear()
         length = min(self._length, request.sampling.max_tokens)
@@ -199,6 +204,8 @@ class FakeEngine:
     @asynccontextmanager
     async def update_weights(self, version: int, *, in_flight: InFlight) -> AsyncGenerator[WeightSink]:
         """Take weights; ``drain`` waits until nothing is pending."""
+        if self._memory == "weights_released":
+            raise EngineError("The fake engine's weights are released: there is no room to publish into.")
         if in_flight == "drain":
             await self._idle.wait()
         sink = _Sink()
@@ -206,7 +213,12 @@ class FakeEngine:
         self._weights, self._version = sink.total, version
 
     async def set_memory(self, level: MemoryLevel) -> None:
-        """There is no memory to release."""
+        """Remember what was released: without its weights it knows them no more."""
+        if self._pending:
+            raise EngineError(f"The fake engine's memory cannot be set to {level} while requests are pending.")
+        self._memory = level
+        if level == "weights_released":
+            self._weights = float("nan")
 
     async def status(self) -> EngineStatus:
         """Version and what is pending."""
@@ -214,6 +226,7 @@ class FakeEngine:
             version=self._version,
             healthy=not self._closed and self._version >= 0,
             pending=dict(self._pending),
+            memory=self._memory,
             generated_tokens=self.generated_tokens,
         )
 
@@ -238,6 +251,9 @@ class _Sink:
     def __init__(self) -> None:
         self.total = 0.0
 
+    def clear(self, patterns: Sequence[str]) -> None:
+        self.total = 0.0
+
     def write(self, tensor: NamedTensor) -> None:
         self.total += float(np.sum(tensor.data))
 
@@ -247,6 +263,7 @@ class FakeBackend:
 
     def __init__(self, models: Sequence[str] = ("policy",), *, step_s: float = 0.0) -> None:
         self._step_s = step_s
+        self._memory: TrainMemory = "awake"
         self._weights = {m: np.zeros(1) for m in models}
         self._gradients = dict.fromkeys(models, 0.0)
 
@@ -257,6 +274,7 @@ class FakeBackend:
 
     def accumulate(self, model: str, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> Metrics:
         """Add a number that depends on the tokens and columns."""
+        assert self._memory == "awake", f"a trainer whose memory is {self._memory} cannot learn"
         tokens = int(np.concatenate([t.token_ids_T for t in batch.trajectories]).sum())
         total = sum(float(np.sum(c.values)) for c in columns)
         self._gradients[model] += tokens * 1e-6 + total * 1e-9
@@ -280,10 +298,18 @@ class FakeBackend:
     def reset_optimizer(self, model: str) -> None:
         """There is no optimizer state."""
 
-    def save(self, path: Path) -> None:
-        """Write the weights as JSON."""
-        weights = {m: w.tolist() for m, w in self._weights.items()}
-        (path / "weights.json").write_text(json.dumps(weights), encoding="utf-8")
+    def capture(self, *, copy: bool = False) -> Callable[[Path], None]:
+        """What writes the weights as JSON."""
+        text = json.dumps({m: w.tolist() for m, w in self._weights.items()})
+
+        def write(path: Path) -> None:
+            (path / "weights.json").write_text(text, encoding="utf-8")
+
+        return write
+
+    def set_memory(self, level: TrainMemory) -> None:
+        """Remember what was released."""
+        self._memory = level
 
     def load(self, path: Path) -> None:
         """Read them."""

@@ -209,7 +209,7 @@ def test_same_seed_same_bits_and_no_global_randomness(random_batch, dtype):  # p
 def test_save_load_continue_equals_never_stopping(random_batch, tmp_path):  # pitfall 8
     never = backend_of(frozen=("reference",), weight_decay=0.1)
     first = train(never, random_batch, range(2))
-    never.save(tmp_path)
+    never.capture()(tmp_path)
     last = train(never, random_batch, range(2, 4))
     # a fresh backend with other weights, a gradient under way and an optimizer of its own
     fresh = backend_of(seed=5, frozen=("reference",), weight_decay=0.1)
@@ -228,7 +228,7 @@ def test_saved_files_of_an_equal_state_are_equal(random_batch, tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
-        backend.save(folder)
+        backend.capture()(folder)
     names = sorted(p.name for p in folders[0].iterdir())
     assert names == [
         "critic.optimizer.json",
@@ -246,7 +246,7 @@ def test_broken_checkpoints_are_named(model_folders, random_batch, tmp_path):
     backend = backend_of()
     with pytest.raises(StoreError, match=r"no weights of Model 'policy'"):
         backend.load(tmp_path)
-    backend.save(tmp_path)
+    backend.capture()(tmp_path)
     with pytest.raises(StoreError, match=r"weights of another Model"):
         backend_of(model_folders["llama"]).load(tmp_path)
     (tmp_path / "critic.optimizer.json").unlink()
@@ -256,7 +256,7 @@ def test_broken_checkpoints_are_named(model_folders, random_batch, tmp_path):
     with pytest.raises(StoreError, match=r"policy.safetensors' cannot be read"):
         backend.load(tmp_path)
     with pytest.raises(StoreError, match=r"cannot be written"):
-        backend.save(tmp_path / "missing")
+        backend.capture()(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])

@@ -97,7 +97,7 @@ def test_only_adapters_have_gradients_and_moments(model_folders, random_batch, t
     assert all(".lora_A." in n or ".lora_B." in n for n in names)
     train(backend, random_batch, critic=True)
     assert {t.name for t in backend.tensors("critic")} >= {"value_head.weight"}
-    backend.save(tmp_path)
+    backend.capture()(tmp_path)
     sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
     count = count_adapters(json.loads((model_folders["llama"] / "config.json").read_text()), LORA)
     assert sum(t.data.numel() for t in backend.tensors("policy")) > 2 * count
@@ -208,7 +208,7 @@ def test_save_load_continue_equals_never_stopping(random_batch, tmp_path):  # pi
     never = backend_of(BUILTIN, critic=True, weight_decay=0.1)
     train(never, random_batch, critic=True)
     never.copy("policy", "reference")
-    never.save(tmp_path)
+    never.capture()(tmp_path)
     train(never, random_batch, (2, 3), critic=True)
     fresh = backend_of(BUILTIN, critic=True, weight_decay=0.1)
     train(fresh, random_batch, (8,), critic=True)
@@ -238,7 +238,7 @@ def test_a_checkpoint_stands_on_its_base(model_folders, random_batch, tmp_path):
     backend = backend_of(path)
     train(backend, random_batch)
     (tmp_path / "saved").mkdir()
-    backend.save(tmp_path / "saved")
+    backend.capture()(tmp_path / "saved")
     with pytest.raises(StoreError, match=r"trained on model.lora.alpha=8.0, and it is 9.0 now. Bring that back"):
         backend_of(path, lora=LoraConfig(rank=4, alpha=9.0)).load(tmp_path / "saved")
     with pytest.raises(StoreError, match=r"policy.safetensors' holds the weights of another Model"):

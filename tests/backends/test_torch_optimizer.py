@@ -158,7 +158,7 @@ def test_the_state_is_a_quarter_and_resumes_to_the_bit(random_batch, tmp_path): 
     make = vocabulary_of_twenty(random_batch)
     never = backend_of(optimizer="adamw8bit")
     learn(never, make, range(2))
-    never.save(tmp_path)
+    never.capture()(tmp_path)
     weights = (tmp_path / "policy.safetensors").stat().st_size
     assert 0.5 < (tmp_path / "policy.optimizer.safetensors").stat().st_size / weights < 0.55
     learn(never, make, range(2, 4))
@@ -176,7 +176,7 @@ def test_a_checkpoint_of_the_other_kind_is_refused(random_batch, tmp_path):
         backend = backend_of(optimizer=kind)
         learn(backend, make, range(1))
         (tmp_path / kind).mkdir()
-        backend.save(tmp_path / kind)
+        backend.capture()(tmp_path / kind)
     for kind, other in (kinds, kinds[::-1]):
         with pytest.raises(StoreError, match=rf"moments of backend.optimizer={kind}, and it is {other} now. Set it to"):
             backend_of(optimizer=other).load(tmp_path / kind)

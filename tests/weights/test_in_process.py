@@ -18,6 +18,7 @@ class RecordingEngine:
     def __init__(self, refuses=(), version_after=None, healthy=True):
         self.held: dict[str, torch.Tensor] = {}
         self.windows: list[tuple[int, str]] = []
+        self.cleared: list[tuple[tuple[str, ...], dict[str, torch.Tensor]]] = []
         self.version = -1
         self._refuses, self._version_after, self._healthy = refuses, version_after, healthy
 
@@ -26,6 +27,9 @@ class RecordingEngine:
         self.windows.append((version, in_flight))
         yield self
         self.version = version if self._version_after is None else self._version_after
+
+    def clear(self, patterns):
+        self.cleared.append((patterns, dict(self.held)))
 
     def write(self, tensor):
         if tensor.name in self._refuses:
@@ -56,8 +60,17 @@ def tensors():
     ]
 
 
-def publish(sync, version, sent, engines):
-    return asyncio.run(sync.publish(version, iter(sent), engines))
+def publish(sync, version, sent, engines, **settings):
+    return asyncio.run(sync.publish(version, iter(sent), engines, **settings))
+
+
+def test_what_is_to_be_cleared_is_cleared_before_anything_is_written():
+    engine = RecordingEngine()
+    publish(InProcessSync(), 0, tensors(), [engine])
+    assert engine.cleared == []
+    other = RecordingEngine()
+    publish(InProcessSync(), 0, tensors(), [other], clear=("*",))
+    assert other.cleared == [(("*",), {})] and other.held
 
 
 def test_every_engine_gets_every_tensor_in_one_drained_window():

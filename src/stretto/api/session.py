@@ -33,10 +33,9 @@ from stretto.runtime.build import Given, max_len_of, open_parts, prepare
 from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.evaluation import EvalResult, evaluate
-from stretto.runtime.exports import export_model
 from stretto.runtime.graphs import main_graph
 from stretto.runtime.parts import Parts
-from stretto.runtime.probe import probe_weights
+from stretto.runtime.publishing import Publisher
 from stretto.runtime.unread import refuse_unread
 from stretto.together import together
 from stretto.types import Batch, Column, Group, LossRef, Message, Prompt, Setting, StepReport, UpdateReport
@@ -50,6 +49,10 @@ class Session:
     """An opened session; made by ``stretto.session``. Not for several threads at the same time."""
 
     def __init__(self, recipe: Recipe, given: Given) -> None:
+        if recipe.offload.acts:
+            raise ConfigError(
+                "a session calls engine and trainer in any order, and offload lets them take turns. Leave offload out."
+            )
         self._job = prepare(recipe, given)
         refuse_unread(recipe, self._job.graphs)
         self._phase = self._job.phases[-1]
@@ -64,10 +67,10 @@ class Session:
         self._next_draw = self._next_prompt = 0
         self._version, self._unpublished = -1, 0
         try:
-            self._parts: Parts = self._run(open_parts(self._job, self._disposer))
+            self._parts: Parts = self._run(open_parts(self._job, self._disposer, trains=False))
             self._run(self._parts.worker.call(self._phase.begin, self._parts.backend))
+            self._publisher = Publisher(self._parts, recipe.publish)
             self.publish()
-            self._run(probe_weights(self._parts, [self._phase.prompt_of(d) for d in range(2)], self._phase.sampling))
         except BaseException as failure:
             self._leave(failure)
             raise
@@ -197,7 +200,8 @@ class Session:
         """Give the engine the policy's weights as they are now, and return their version."""
         self._check_open()
         self._version += 1
-        self._run(self._parts.publish(self._version))
+        prompts = [self._phase.prompt_of(draw) for draw in range(2)]
+        self._run(self._publisher.publish(self._version, prompts, self._phase.sampling))
         self._unpublished = 0
         return self._version
 
@@ -225,7 +229,7 @@ class Session:
         """Write weights, optimizers and where the session stands into ``folder``, which must be empty or new."""
         self._check_open()
         path = empty_folder(folder)
-        self._run(self._parts.worker.call(self._parts.backend.save, path))
+        self._run(self._parts.worker.call(lambda: self._parts.backend.capture()(path)))
         place = Place(self._next_draw, self._next_prompt, self._version, self._parts.worker.memory)
         write_place(path, place, of_session(self._job))
 
@@ -246,9 +250,7 @@ class Session:
         path = Path(folder)
         if path.exists():
             raise StoreError(f"{path} exists, and an export overwrites nothing. Give a new folder.")
-        self._run(
-            self._parts.worker.call(export_model, self._parts.backend, self._job.exports, self._parts.tokenizer, path)
-        )
+        self._run(self._parts.export(self._job.exports, path))
 
     # --- life ------------------------------------------------------------------------------------------------------
 

@@ -5,14 +5,14 @@ import json
 from collections.abc import Callable, Sequence
 
 from stretto.api.progress import duration, percent
-from stretto.store import RunView, first_difference, settings_of
+from stretto.store import OF_THE_MACHINE, RunView, first_difference, settings_of
 from stretto.types import Json
 
 __all__ = ["compare_text"]
 
 Row = tuple[str, ...]
 
-NOT_THE_EXPERIMENT = ("name", "runs_dir", "save")
+NOT_THE_EXPERIMENT = ("name", "runs_dir", "save", "export", "publish", "offload")
 """Settings that change nothing of what a run computes."""
 
 
@@ -72,7 +72,7 @@ def _course(view: RunView, name: str) -> str:
 
 
 def _metrics(views: Sequence[RunView]) -> list[Row]:
-    names = sorted({name for view in views for name in view.metrics if not name.startswith("time/")})
+    names = sorted({name for view in views for name in view.metrics if not name.startswith(OF_THE_MACHINE)})
     return [(name, *(f"{v.metrics[name]:.5g}" if name in v.metrics else "-" for v in views)) for name in names]
 
 

@@ -84,6 +84,9 @@ class EvaluateConfig(Section):
     """Evaluate before the first step."""
     at_end: bool = True
     """Evaluate after the last step."""
+    engines: int = Field(default=0, ge=0)
+    """Engines for evaluations alone, like ``engine``: training goes on meanwhile, and at most so many evaluations are
+    under way at a time, each of the weights it began with. 0: the run's engine, while training waits."""
     by: EvalBy = "auto"
     """What counts: ``attempts`` of the policy, judged by the reward; ``pairs``, the share of prompts whose chosen
     answer the trained Model finds better than the rejected one; ``auto``: pairs where the workflow learns from them

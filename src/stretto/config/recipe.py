@@ -13,7 +13,16 @@ from stretto.config.orders import Order, ShuffledOrder, check_order
 from stretto.config.prompts import AdditionPrompts, Prompts
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import Engine, FakeEngineConfig, NativeEngineConfig, SamplingConfig
-from stretto.config.sections import Cluster, LocalCluster, SaveConfig, ScheduleConfig, WarmupConfig
+from stretto.config.sections import (
+    Cluster,
+    ExportConfig,
+    LocalCluster,
+    OffloadConfig,
+    PublishConfig,
+    SaveConfig,
+    ScheduleConfig,
+    WarmupConfig,
+)
 from stretto.errors import nearest
 
 __all__ = ["Recipe"]
@@ -62,12 +71,18 @@ class Recipe(Section):
     """What trains."""
     schedule: ScheduleConfig = ScheduleConfig()
     """How rollout and training take turns."""
+    offload: OffloadConfig = OffloadConfig()
+    """What engine and trainer give up for each other."""
+    publish: PublishConfig = PublishConfig()
+    """How it is proved that new weights arrived."""
     cluster: Cluster = LocalCluster()
     """The devices."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """When to evaluate."""
     save: SaveConfig = SaveConfig()
     """When to save."""
+    export: ExportConfig = ExportConfig()
+    """When to export the policy before the end."""
 
     @model_validator(mode="after")
     def _an_end(self) -> "Recipe":
@@ -207,6 +222,21 @@ class Recipe(Section):
             raise ValueError(
                 f"engine.type={self.engine.type} cannot sample from the weights of backend.type={self.backend.type}. "
                 "Make both fake, or neither."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _offload_takes_turns(self) -> "Recipe":
+        offload, lag = self.offload, self.schedule.max_staleness
+        if offload.acts and lag != 0:
+            raise ValueError(
+                f"offload gives memory to whoever computes, and with schedule.max_staleness={lag} engine and trainer "
+                "compute at the same time. Set schedule.max_staleness=0, or leave offload out."
+            )
+        if offload.trainer != "none" and offload.to == "memory" and getattr(self.backend, "device", "") == "cpu":
+            raise ValueError(
+                f"offload.trainer={offload.trainer} with to=memory would move the trainer's state from the host's "
+                "memory (backend.device=cpu) to where it is already. Set offload.to=disk."
             )
         return self
 

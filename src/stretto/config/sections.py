@@ -10,7 +10,16 @@ from stretto.config.intervals import Interval
 from stretto.errors import nearest
 from stretto.roles import InFlight
 
-__all__ = ["Cluster", "LocalCluster", "SaveConfig", "ScheduleConfig", "WarmupConfig"]
+__all__ = [
+    "Cluster",
+    "ExportConfig",
+    "LocalCluster",
+    "OffloadConfig",
+    "PublishConfig",
+    "SaveConfig",
+    "ScheduleConfig",
+    "WarmupConfig",
+]
 
 
 class ScheduleConfig(Section):
@@ -61,6 +70,38 @@ class LocalCluster(Section):
 Cluster: TypeAlias = LocalCluster
 
 
+class OffloadConfig(Section):
+    """Engine and trainer on one device that has not the memory for both: each gives up some while the other computes.
+
+    Needs ``schedule.max_staleness`` 0, where they take turns anyway.
+    """
+
+    engine: Literal["none", "kv", "weights"] = "none"
+    """What the engine gives up while the trainer trains: nothing, its KV cache, or its weights as well."""
+    trainer: Literal["none", "optimizer", "weights"] = "none"
+    """What the trainer gives up while the engine samples: nothing, the optimizer's state, or weights as well."""
+    to: Literal["memory", "disk"] = "memory"
+    """Where the trainer's part goes: the host's memory, or the disk (a file in TMPDIR without a name, which goes with
+    the process)."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything is given up."""
+        return self.engine != "none" or self.trainer != "none"
+
+
+class PublishConfig(Section):
+    """New weights for the engine: every window publishes some. How it is proved that they arrived."""
+
+    check_weights: Literal["once", "always", "off"] = "once"
+    """When the engine's weights are cleared before they are sent, and its log-probs of fresh samples compared with the
+    trainer's: at the first publication of an attempt, at every one, or never."""
+    clear: tuple[str, ...] = ("*",)
+    """Which weights are cleared, by patterns of their names."""
+    tolerance: float | None = Field(default=None, gt=0)
+    """Largest mean difference of log-probs in nats; null: 0.001, or 0.3 with engine.dtype=bfloat16."""
+
+
 class SaveConfig(Section):
     """Checkpoints. The last step is always saved."""
 
@@ -70,6 +111,19 @@ class SaveConfig(Section):
     """How many of the newest checkpoints stay."""
     keep_best: str | None = None
     """A metric of evaluations, such as held_out/accuracy: the saved step with the highest value stays too."""
+    background: bool = True
+    """Whether training goes on while a checkpoint is written, which takes memory for a copy of what it holds."""
+
+
+class ExportConfig(Section):
+    """The policy as a Hugging Face folder while the run goes on: ``exports/step-N`` in the run's folder. What it has in
+    the end is always exported, as ``model``."""
+
+    every: Interval | None = None
+    """Steps of the main phase between exports, or a text such as ``10 minutes`` or ``0.5 epochs``; null: only when the
+    file ``export.now`` appears in the run's folder."""
+    keep_last: int | None = Field(default=None, ge=1)
+    """How many of the newest stay; null: all."""
 
 
 class WarmupConfig(Section):

@@ -13,7 +13,6 @@ from stretto.runtime.checkpoint import Position, position_after
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.driver import Driver
 from stretto.runtime.evaluation import EvalResult, evaluate
-from stretto.runtime.exports import export_model
 from stretto.runtime.parts import Parts
 from stretto.runtime.recording import Recorder
 from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore, word_for
@@ -36,7 +35,7 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
             driver = Driver(job, parts, recorder, stop)
             with tuned_memory():
                 await driver.run(at)
-            await parts.worker.call(export_model, parts.backend, job.exports, parts.tokenizer, store.path / EXPORT)
+            await parts.export(job.exports, store.path / EXPORT)
         status = "done"
     except Interrupted as interrupted:
         status, reason = "interrupted", str(interrupted)
@@ -63,7 +62,7 @@ async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, Ev
             "or name prompts in evaluate.sets."
         )
     async with Disposer() as disposer:
-        parts = await open_parts(job, disposer)
+        parts = await open_parts(job, disposer, trains=False)
         if checkpoint is not None:
             await parts.worker.call(parts.backend.load, checkpoint.path)
         await parts.publish(0)

@@ -34,6 +34,7 @@ from stretto.graph import Graph, Workflow, models_of
 from stretto.imports import importing_much
 from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
 from stretto.runtime.binding import GroupJudge
+from stretto.runtime.colocation import Colocation
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.eval_sets import main_sets, own_rewards, warmup_sets
 from stretto.runtime.exports import check_scorer, exported
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Given",
     "Job",
+    "evaluation_engines",
     "max_len_of",
     "needed_models",
     "open_model",
@@ -254,8 +256,9 @@ def prepare(recipe: Recipe, given: Given, *, trains: bool = True) -> Job:
     return job
 
 
-async def open_parts(job: Job, disposer: Disposer) -> Parts:
-    """Start-up up to the Models: reward processes, worker, backend, engine. The first publication is the driver's."""
+async def open_parts(job: Job, disposer: Disposer, *, trains: bool = True) -> Parts:
+    """Start-up up to the Models: reward processes, worker, backend, engine. The first publication is the driver's.
+    Without ``trains`` there is nothing that evaluations could run beside."""
     recipe = job.recipe
     with importing_much():  # torch takes seconds to import: only what trains or evaluates pays
         from stretto.weights.in_process import InProcessSync
@@ -274,10 +277,15 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
     worker.backend = await worker.call(_open_backend, job)
     engine = _open_engine(job)
     disposer.own("the engine", engine, engine.close)
+    eval_engines: list[RolloutEngine] = []
+    for number in range(evaluation_engines(recipe) if trains else 0):
+        eval_engines.append(_open_engine(job))
+        disposer.own(f"the evaluations' engine {number}", eval_engines[-1], eval_engines[-1].close)
     return Parts(
         engine=engine,
         worker=worker,
         sync=InProcessSync(worker.call),
+        colocation=_open_colocation(recipe, engine, worker),
         judge=judge,
         judges=judges,
         tokenizer=job.tokenizer,
@@ -285,8 +293,21 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
         deadline_s=recipe.sampling.deadline_s,
         precision=getattr(recipe.engine, "dtype", "float32"),
         deterministic=recipe.schedule.deterministic,
+        eval_engines=tuple(eval_engines),
         episodes=episodes,
         budget=_budget(recipe),
+    )
+
+
+def _open_colocation(recipe: Recipe, engine: RolloutEngine, worker: Worker) -> Colocation:
+    """Peaks are those of the device that engine and trainer share."""
+    if not getattr(recipe.backend, "device", "cpu").startswith("cuda"):
+        return Colocation(engine, worker, recipe.offload)
+    import torch
+
+    cuda = torch.cuda
+    return Colocation(
+        engine, worker, recipe.offload, peak=cuda.max_memory_allocated, reset=cuda.reset_peak_memory_stats
     )
 
 
@@ -345,6 +366,12 @@ def _check_devices(recipe: Recipe) -> None:
             from stretto.backends.torch.devices import open_device
 
             open_device(device, key)
+
+
+def evaluation_engines(recipe: Recipe) -> int:
+    """How many engines a run has for evaluations alone."""
+    warmup = recipe.warmup
+    return max(recipe.evaluate.engines, warmup.evaluate.engines if warmup and not warmup.until else 0)
 
 
 def prefix_tokens_of(job: Job) -> int:
@@ -447,7 +474,7 @@ def _open_backend(job: Job) -> TrainBackend:
     }
     if job.teacher is not None:
         specs["teacher"] = ModelSpec(path=job.teacher, trainable=False, fixed=True)
-    return TorchBackend(specs, recipe.backend, recipe.seed)
+    return TorchBackend(specs, recipe.backend, recipe.seed, offload_to=recipe.offload.to)
 
 
 def open_model(recipe: Recipe, model: str = "policy") -> TrainBackend:

@@ -8,16 +8,15 @@
 Taken inside the window, so weights, pool and events agree. The folder, its manifest and its durability are the store's.
 """
 
-import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stretto.errors import ResumeError
 from stretto.graph import boundary_inputs
-from stretto.roles import TrainBackend
 from stretto.runtime.build import Job, needed_models
 from stretto.runtime.orders import PromptOrder
 from stretto.runtime.phases import Phase
@@ -26,7 +25,7 @@ from stretto.runtime.worker import Worker
 from stretto.store import Checkpoint, read_groups, read_json, write_groups, write_json
 from stretto.types import Json
 
-__all__ = ["Captured", "Position", "capture", "position_after", "write_state"]
+__all__ = ["Captured", "Position", "capture", "position_after"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,14 +45,27 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Captured:
-    """What a checkpoint holds beside the Models, as it was at one moment of the window."""
+    """What a checkpoint holds, as it was at one moment of the window. ``models`` writes the Models' files."""
 
     state: Mapping[str, Any]
     waiting: tuple[Drawn, ...]
+    models: Callable[[Path], None]
+
+    def write(self, folder: Path) -> None:
+        """Write everything but the manifest. On any thread, if Models were copied."""
+        write_json(folder / "state.json", self.state)
+        (folder / "groups").mkdir()
+        for node in self.waiting[0].groups if self.waiting else ():
+            write_groups(folder / "groups" / f"{node}.jsonl", [drawn.groups[node] for drawn in self.waiting])
+        self.models(folder)
 
 
-def capture(job: Job, pool: Pool, order: PromptOrder, worker: Worker, skipped_in_row: int) -> Captured:
-    """Take it on the event loop, where the pool lives: groups may finish while files are written."""
+async def capture(
+    job: Job, pool: Pool, order: PromptOrder, worker: Worker, skipped_in_row: int, *, copy: bool
+) -> Captured:
+    """Take it on the event loop, where the pool lives: groups may finish while files are written. ``copy``: Models go
+    on changing before it is written."""
+    assert worker.backend is not None
     state = {
         "pool": pool.state(),
         "order": order.state(),
@@ -64,17 +76,9 @@ def capture(job: Job, pool: Pool, order: PromptOrder, worker: Worker, skipped_in
         "exports": job.exports,
         "models": {model: "train" in roles for model, roles in needed_models(job.graphs).items()},
     }
-    return Captured(state=copy.deepcopy(state), waiting=pool.finished())
-
-
-def write_state(folder: Path, captured: Captured, backend: TrainBackend) -> None:
-    """Write everything but the manifest. Called on the worker's thread."""
-    write_json(folder / "state.json", captured.state)
-    (folder / "groups").mkdir()
-    waiting = captured.waiting
-    for node in waiting[0].groups if waiting else ():
-        write_groups(folder / "groups" / f"{node}.jsonl", [drawn.groups[node] for drawn in waiting])
-    backend.save(folder)
+    state, waiting = deepcopy(state), pool.finished()
+    models = await worker.call(worker.backend.capture, copy=copy)
+    return Captured(state=state, waiting=waiting, models=models)
 
 
 def position_after(checkpoint: Checkpoint, job: Job) -> Position:

@@ -14,22 +14,24 @@ window waits for draws that run ahead if they drain. Nothing else waits.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-from stretto.errors import EngineError, Interrupted, StoreError, TrainError
+from stretto.config.intervals import Interval
+from stretto.errors import Interrupted, StoreError, TrainError
 from stretto.runtime.build import Job
-from stretto.runtime.checkpoint import Position, capture, write_state
-from stretto.runtime.evaluation import evaluate
+from stretto.runtime.checkpoint import Position, capture
+from stretto.runtime.evaluations import Evaluations
+from stretto.runtime.exports import keep_newest
 from stretto.runtime.orders import PromptOrder, success_rates
 from stretto.runtime.parts import Parts
 from stretto.runtime.periodic import Moment, Periodic, due_after
 from stretto.runtime.phases import Phase
 from stretto.runtime.pool import Drawn, Pool, Taken
-from stretto.runtime.probe import probe_weights
+from stretto.runtime.publishing import Publisher
 from stretto.runtime.recording import Clock, Recorder
 from stretto.runtime.runner import Runner
+from stretto.runtime.saving import Saving
 from stretto.store import Header, word_for
 from stretto.types import Group
 
@@ -61,7 +63,9 @@ class Driver:
     def __init__(self, job: Job, parts: Parts, recorder: Recorder, stop: asyncio.Event) -> None:
         self._job, self._parts, self._record, self._stop = job, parts, recorder, stop
         self._clock = Clock()
-        self._probed = False
+        self._publisher = Publisher(parts, job.recipe.publish)
+        self._evaluations = Evaluations(parts, recorder)
+        self._saving = Saving(recorder.store)
 
     async def run(self, at: Position) -> None:
         """Run what is left after ``at``. Raises Interrupted once a stop was asked for and the state is saved."""
@@ -72,13 +76,22 @@ class Driver:
                 await self._loop(progress, begin)
             except BaseException as failure:
                 await progress.runner.close()
-                if progress.in_window and progress.saved_at != progress.step and _leaves_good_state(failure):
-                    await self._save(progress)
+                try:
+                    if progress.in_window and progress.saved_at != progress.step and _leaves_good_state(failure):
+                        await self._save(progress, waits=True)
+                    await self._saving.finish()
+                except StoreError as second:
+                    if isinstance(failure, Interrupted):  # which says that the state is saved
+                        raise
+                    failure.add_note(str(second))
+                finally:
+                    await self._evaluations.cancel()
                 raise
 
     async def _loop(self, p: _Progress, at: Position) -> None:
         """The loop of a phase."""
         self._record.enter(p.phase, p.step)
+        await self._parts.colocation.train()
         if p.step == 0:
             self._parts.worker.memory.clear()
             await self._parts.worker.call(p.phase.begin, self._parts.backend)
@@ -89,11 +102,12 @@ class Driver:
         if at.pool is not None:
             p.order.restore(at.order)
             p.pool.restore(at.pool, at.finished)
-        evaluates, saves = self._periodic(p, "evaluate"), self._periodic(p, "save")
+        asked = {what: self._periodic(p, what) for what in ("evaluate", "save", "export")}
         while not p.done and (taken := await self._take(p)) is not None:
             p.in_window = False
             p.order.saw(success_rates(p.phase.order, taken))
             with self._clock("time/train_s"):
+                await self._parts.colocation.train()
                 worker, edges = self._parts.worker, _edges(taken.drawn)
                 result = await worker.step(p.phase.graph, edges, lambda m: p.phase.lr(m, p.step), p.step)
                 await worker.call(p.phase.end_step, self._parts.backend, p.step)
@@ -103,12 +117,12 @@ class Driver:
             p.step += 1
             await self._publish(p)
             p.in_window = True
-            self._record.step(p.step - 1, result, taken, self._clock.lap())
+            self._record.step(p.step - 1, result, taken, self._clock.lap() | self._parts.colocation.peaks())
             self._count_skipped(p, result.report.skipped)
             now = _now(p)
-            await self._window(p, evaluates.due(now), saves.due(now), last=p.pool.ended)
+            await self._window(p, {what for what, work in asked.items() if work.due(now)}, last=p.pool.ended)
         if not p.done:  # the data ended in draws that were all dropped, or a resumed phase had nothing left
-            await self._window(p, evaluates=False, saves=False, last=True)
+            await self._window(p, set(), last=True)
         self._record.leave(p.phase, p.step, p.metrics)
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
@@ -153,51 +167,60 @@ class Driver:
             f"Go on with `stretto resume {word_for(self._record.store.path)}`."
         )
 
-    def _periodic(self, p: _Progress, what: Literal["evaluate", "save"]) -> Periodic:
-        """When to evaluate or save, from here on."""
-        interval = p.phase.evaluate.every if what == "evaluate" else p.phase.save.every
-        return Periodic(interval, self._record.store.path / f"{what}.now", _now(p))
+    def _periodic(self, p: _Progress, what: str) -> Periodic:
+        """When to evaluate, save or export, from here on."""
+        every: dict[str, Interval | None] = {
+            "evaluate": p.phase.evaluate.every,
+            "save": p.phase.save.every,
+            "export": p.phase.export.every,
+        }
+        return Periodic(every[what], self._record.store.path / f"{what}.now", _now(p))
 
-    async def _window(self, p: _Progress, evaluates: bool, saves: bool, *, last: bool) -> None:
+    async def _window(self, p: _Progress, due: Collection[str], *, last: bool) -> None:
         """What is due after a step. A checkpoint comes last, so that what it vouches for is on disk before it."""
-        if evaluates:
+        if "evaluate" in due:
             await self._evaluate(p)
         p.done = last or (p.evaluated_at == p.step and p.phase.reached(p.metrics))
         if p.done and p.phase.evaluate.at_end and p.step not in (p.evaluated_at, p.tried_at):
             await self._evaluate(p)
-        if p.done or (saves and p.saved_at != p.step):
-            await self._save(p)
+        if p.done:
+            await self._evaluations.finish()
+        if "export" in due:
+            folder = self._record.store.path / "exports"
+            with self._clock("time/export_s"):
+                await self._parts.export(self._job.exports, folder / f"step-{p.step}")
+                keep_newest(folder, p.phase.export.keep_last)
+        if p.done or ("save" in due and p.saved_at != p.step):
+            await self._save(p, waits=p.done or not p.phase.save.background)
         self._record.store.flush()
 
     async def _publish(self, p: _Progress) -> None:
-        """Publish the policy as version ``step``; prove it once."""
+        """Publish the policy as version ``step``, and prove that it arrived if that is due."""
+        prompts = [p.phase.prompt_of(draw) for draw in range(2)]
         with self._clock("time/publish_s"):
-            sent = await self._parts.publish(p.step, p.phase.in_flight)
-        self._record.publish(p.step, sent)
-        if not self._probed:
-            await probe_weights(self._parts, [p.phase.prompt_of(draw) for draw in range(2)], p.phase.sampling)
-            self._probed = True
+            published = await self._publisher.publish(p.step, prompts, p.phase.sampling, p.phase.in_flight)
+        self._record.publish(p.step, published.sent)
+        if published.gap is not None:
+            self._clock.note("publish/gap", published.gap)
 
     async def _evaluate(self, p: _Progress) -> None:
-        """Every set of the phase, one after the other. One that fails is recorded with its cause, and training goes on:
-        what it would have told is missing from the metrics."""
-        metrics: dict[str, float] = {}
-        for eval_set in p.phase.sets:
-            try:
-                with self._clock("time/evaluate_s"):
-                    result = await evaluate(self._parts, eval_set, step=p.step, steps=p.phase.steps)
-            except EngineError:  # the engine that training samples from
-                raise
-            except Exception as failure:  # noqa: BLE001
-                self._record.failed_evaluation(p.step, eval_set.name, failure)
-                continue
-            metrics |= result.metrics
-            self._record.evaluation(p.step, result)
-        p.tried_at = p.step
-        if metrics:
-            p.metrics, p.evaluated_at = metrics, p.step
+        """Every set of the phase."""
 
-    async def _save(self, p: _Progress) -> None:
+        def took(step: int, metrics: Mapping[str, float]) -> None:
+            p.metrics, p.evaluated_at = metrics, step
+
+        with self._clock("time/evaluate_s"):
+            await self._evaluations.evaluate(p.phase, p.step, took)
+        p.tried_at = p.step
+
+    async def _save(self, p: _Progress, *, waits: bool) -> None:
+        """Take the state; ``waits``: until it is on disk, else training goes on while it is written.
+
+        Evaluations of earlier steps are waited for: a run that resumes from here could not make them again.
+        """
+        best = p.phase.save.keep_best is not None
+        with self._clock("time/evaluate_s"):
+            await self._evaluations.finish(p.step if best else p.step - 1)
         header = Header(
             phase=p.phase.name,
             steps_done=p.step,
@@ -206,16 +229,13 @@ class Driver:
             metrics=p.metrics,
             evaluated_at=p.evaluated_at,
         )
-        keep = p.phase.save
         with self._clock("time/save_s"):
-            captured = capture(self._job, p.pool, p.order, self._parts.worker, p.skipped_in_row)
-            await self._parts.worker.call(
-                self._record.store.checkpoint,
-                header,
-                lambda folder: write_state(folder, captured, self._parts.backend),
-                keep_last=keep.keep_last,
-                keep_best=keep.keep_best,
-            )
+            await self._saving.finish()
+            seq, worker = self._record.store.newest_seq, self._parts.worker
+            captured = await capture(self._job, p.pool, p.order, worker, p.skipped_in_row, copy=not waits)
+            self._saving.begin(header, captured, p.phase.save, seq)
+            if waits:
+                await self._saving.finish()
         p.saved_at = p.step
 
     def _count_skipped(self, p: _Progress, skipped: Mapping[str, str]) -> None:

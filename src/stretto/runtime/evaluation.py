@@ -13,6 +13,7 @@ from stretto.config.evaluation import powers
 from stretto.data.seeds import evaluation_seed
 from stretto.environments.judge import GroupDropped
 from stretto.errors import RewardError, nearest
+from stretto.roles import RolloutEngine
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.pairs import PairJudge, pair_rewards
 from stretto.runtime.parts import Parts
@@ -79,15 +80,22 @@ class EvalResult:
         return self.metrics[f"{self.name}/accuracy/low"], self.metrics[f"{self.name}/accuracy/high"]
 
 
-async def evaluate(parts: Parts, eval_set: EvalSet, *, step: int = 0, steps: int | None = None) -> EvalResult:
-    """Evaluate the weights that the engine holds on one set, after ``step`` of ``steps`` steps.
+async def evaluate(
+    parts: Parts,
+    eval_set: EvalSet,
+    *,
+    step: int = 0,
+    steps: int | None = None,
+    engine: RolloutEngine | None = None,
+) -> EvalResult:
+    """Evaluate the weights that ``engine`` (None: the run's) holds on one set, after ``step`` of ``steps`` steps.
 
     A reward that fails ends it with RewardError, or under the policy ``drop`` leaves the prompt out, counted.
     """
     if eval_set.pairs is not None:
         return await _evaluate_pairs(parts, eval_set, eval_set.pairs)
     seed = evaluation_seed(parts.seed, eval_set.name)
-    binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed)
+    binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed, engine=engine or parts.engine)
     judge = parts.judges[eval_set.judge]
     occasion = Occasion(phase="evaluation", step=step, steps=steps, seed=parts.seed)
     room = asyncio.Semaphore(max(1, IN_FLIGHT // eval_set.n))
@@ -126,7 +134,8 @@ async def evaluate(parts: Parts, eval_set: EvalSet, *, step: int = 0, steps: int
 
 async def _evaluate_pairs(parts: Parts, eval_set: EvalSet, judge: PairJudge) -> EvalResult:
     """Which of its two answers every prompt's better one is found to be. Equal ones count as half."""
-    rewards_P2 = await pair_rewards(parts.worker, judge, parts.tokenizer, eval_set.prompts)
+    async with parts.colocation.scoring():
+        rewards_P2 = await pair_rewards(parts.worker, judge, parts.tokenizer, eval_set.prompts)
     margins_P = rewards_P2[:, 0] - rewards_P2[:, 1]
     right = ((margins_P > 0) + 0.5 * (margins_P == 0)).tolist()
     low, high = interval(right, 1)

@@ -12,7 +12,7 @@ from stretto.graph import Graph, models_of
 from stretto.roles import TrainBackend
 from stretto.runtime.graphs import VALUE_HEADS
 
-__all__ = ["check_scorer", "export_model", "exported", "write_model"]
+__all__ = ["check_scorer", "export_model", "exported", "keep_newest", "write_model"]
 
 
 def exported(graph: Graph) -> str:
@@ -43,6 +43,12 @@ def export_model(backend: TrainBackend, model: str, tokenizer: Tokenizer, folder
         folder.rename(old)
     new.rename(folder)
     _remove(old)
+
+
+def keep_newest(folder: Path, count: int | None) -> None:
+    """Remove all exports by step in ``folder`` but the ``count`` newest (None: none)."""
+    found = sorted(folder.glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
+    _remove(*(found[: max(0, len(found) - count)] if count is not None else []))
 
 
 def write_model(backend: TrainBackend, model: str, tokenizer: Tokenizer, folder: Path) -> None:

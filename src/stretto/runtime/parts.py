@@ -1,13 +1,16 @@
 """What a run is made of, once opened: engine, worker, transport, judges, tokenizer. ``build`` opens them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from stretto.data.seeds import Namespace
 from stretto.data.tokens import Tokenizer
 from stretto.environments.episodes import Episodes
 from stretto.roles import InFlight, RolloutEngine, Sampling, TrainBackend, TurnBudget, WeightSync
 from stretto.runtime.binding import GroupBinding, GroupJudge
+from stretto.runtime.colocation import Colocation
+from stretto.runtime.exports import export_model
 from stretto.runtime.worker import Worker
 from stretto.types import Metrics
 
@@ -16,11 +19,13 @@ __all__ = ["Parts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parts:
-    """The parts of one run in one process. ``judges``: those of evaluation sets by their keys, and ``judge`` as ""."""
+    """The parts of one run in one process. ``judges``: those of evaluation sets by their keys, and ``judge`` as "".
+    ``eval_engines``: those on which evaluations run beside training."""
 
     engine: RolloutEngine
     worker: Worker
     sync: WeightSync
+    colocation: Colocation
     judge: GroupJudge
     judges: Mapping[str, GroupJudge]
     tokenizer: Tokenizer
@@ -28,6 +33,7 @@ class Parts:
     deadline_s: float
     precision: str
     deterministic: bool
+    eval_engines: tuple[RolloutEngine, ...] = ()
     episodes: Episodes | None = None
     budget: TurnBudget | None = None
 
@@ -52,6 +58,13 @@ class Parts:
             steps=steps,
         )
 
-    async def publish(self, version: int, in_flight: InFlight = "drain") -> Metrics:
-        """Send the policy's weights to the engine as ``version``."""
-        return await self.sync.publish(version, self.backend.tensors("policy"), [self.engine], in_flight=in_flight)
+    async def publish(self, version: int, in_flight: InFlight = "drain", *, clear: Sequence[str] = ()) -> Metrics:
+        """Send the policy's weights to the engine as ``version``; what matches ``clear`` is cleared there first."""
+        async with self.colocation.publishing():
+            weights = self.backend.tensors("policy")
+            return await self.sync.publish(version, weights, [self.engine], in_flight=in_flight, clear=clear)
+
+    async def export(self, model: str, folder: Path) -> None:
+        """Write ``model`` as a Hugging Face folder, tokenizer included."""
+        async with self.colocation.scoring():
+            await self.worker.call(export_model, self.backend, model, self.tokenizer, folder)

@@ -4,14 +4,14 @@ A phase is a graph with its extent, order of prompts, learning rates and periodi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stretto.algorithms.schedules import lr_at
 from stretto.config.backends import TorchBackendConfig
 from stretto.config.evaluation import EvaluateConfig
 from stretto.config.orders import Order, ShuffledOrder
 from stretto.config.recipe import Recipe
-from stretto.config.sections import SaveConfig
+from stretto.config.sections import ExportConfig, SaveConfig
 from stretto.data.order import draws_of
 from stretto.data.seeds import Namespace
 from stretto.graph import Graph, models_of
@@ -45,8 +45,14 @@ class Phase:
     sets: tuple[EvalSet, ...]
     save: SaveConfig
     until: Mapping[str, float]
+    export: ExportConfig = field(default_factory=ExportConfig)
     in_flight: InFlight = "drain"
     refresh_every: int | None = None
+
+    @property
+    def evaluates_beside(self) -> bool:
+        """Whether training goes on during evaluations; not where it may end with one."""
+        return self.evaluate.engines > 0 and not self.until
 
     def prompt_of(self, draw: int) -> Prompt:
         """The prompt that ``draw`` takes in this order, before anything came of any draw."""
@@ -113,6 +119,7 @@ def main_phase(
         sets=sets,
         save=recipe.save,
         until={},
+        export=recipe.export,
         in_flight=schedule.in_flight,
         refresh_every=getattr(recipe.algorithm, "reference_every", None),
     )

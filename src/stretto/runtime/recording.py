@@ -40,7 +40,8 @@ NUM_EXAMPLES = 64
 
 @dataclass(slots=True)
 class Clock:
-    """Adds up the wall seconds of a step by what the driver was doing: ``with clock("time/train_s")``."""
+    """Adds up the wall seconds of a step by what the driver was doing: ``with clock("time/train_s")``. A step's other
+    numbers are noted here."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     _name: str = ""
@@ -57,8 +58,12 @@ class Clock:
         spent = time.perf_counter() - self._since
         self.seconds[self._name] = self.seconds.get(self._name, 0.0) + spent
 
+    def note(self, name: str, value: float) -> None:
+        """A number of the step that is under way."""
+        self.seconds[name] = value
+
     def lap(self) -> dict[str, float]:
-        """The seconds since the last lap."""
+        """What there is since the last lap."""
         seconds, self.seconds = self.seconds, {}
         return seconds
 

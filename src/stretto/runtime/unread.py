@@ -43,6 +43,11 @@ def _unread(recipe: Recipe, graphs: Sequence[Graph]) -> Iterator[tuple[str, str]
     if not any(kind == "generate" for _, kind in roles):
         for key in sorted(recipe.sampling.model_fields_set & {"n", "temperature", "top_k", "top_p", "min_p"}):
             yield f"sampling.{key}", "no workflow of the run samples (evaluations have evaluate.*). Remove it."
+    if "to" in recipe.offload.model_fields_set and recipe.offload.trainer == "none":
+        yield "offload.to", "the trainer gives up nothing. Remove it, or set offload.trainer=optimizer."
+    if recipe.publish.check_weights == "off":
+        for key in sorted(recipe.publish.model_fields_set & {"clear", "tolerance"}):
+            yield f"publish.{key}", "publish.check_weights=off checks nothing. Remove it, or set check_weights=once."
     reward = recipe.reward
     given = reward.model_fields_set
     if "retries" in given and reward.on_error != "retry":

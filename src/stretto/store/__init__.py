@@ -9,6 +9,7 @@ from stretto.store.describe import CodeState, RunInfo, word_for
 from stretto.store.durable import read_json, write_json
 from stretto.store.events import (
     EVALUATION,
+    OF_THE_MACHINE,
     SCHEMA,
     AttemptBody,
     Body,
@@ -48,6 +49,7 @@ from stretto.store.run import RunSpec, RunStore, read_events
 
 __all__ = [
     "EVALUATION",
+    "OF_THE_MACHINE",
     "PHASES",
     "SCHEMA",
     "AttemptBody",

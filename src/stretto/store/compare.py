@@ -1,6 +1,6 @@
 """Whether two runs are the same to the bit: their metrics, evaluations, rollouts and final weights.
 
-Times are no part of what a run computed, so ``time/*`` metrics are left out.
+Times and memory are no part of what a run computed, so ``time/*`` and ``memory/*`` metrics are left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from stretto.errors import StoreError
 from stretto.store.checkpoints import list_checkpoints
-from stretto.store.events import EvalBody, SettingBody, StepBody
+from stretto.store.events import OF_THE_MACHINE, EvalBody, SettingBody, StepBody
 from stretto.store.manifest import PHASES, FileEntry, load_manifest
 from stretto.store.reader import RunView
 from stretto.types import Json
@@ -103,7 +103,7 @@ def _numbers(view: RunView) -> dict[str, str]:
                 values = {"accuracy": event.body.accuracy, "n": event.body.n, **event.body.metrics}
             case _:
                 continue
-        numbers |= {f"{where} {name}": repr(v) for name, v in values.items() if not name.startswith("time/")}
+        numbers |= {f"{where} {name}": repr(v) for name, v in values.items() if not name.startswith(OF_THE_MACHINE)}
     return numbers
 
 

@@ -17,6 +17,7 @@ from stretto.types import Json
 
 __all__ = [
     "EVALUATION",
+    "OF_THE_MACHINE",
     "SCHEMA",
     "AttemptBody",
     "Body",
@@ -45,6 +46,9 @@ __all__ = [
 
 SCHEMA = 1
 """Raised with any change to the keys below. A reader refuses what is newer than itself."""
+
+OF_THE_MACHINE = ("time/", "memory/")
+"""How metrics begin that tell of the machine, not of what was computed: two runs of the same bits differ in them."""
 
 EventKind = Literal[
     "run",

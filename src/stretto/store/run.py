@@ -211,17 +211,29 @@ class RunStore:
                 self._rollout_file(phase).append(encode_recorded(self._next_seq, step, group, body.why))
             return self.event(body, phase=phase, step=step, version=version)
 
+    @property
+    def newest_seq(self) -> int:
+        """The number of the newest event."""
+        with self._mutex:
+            return self._next_seq - 1
+
     def checkpoint(
-        self, header: Header, write: Callable[[Path], None], *, keep_last: int, keep_best: str | None = None
+        self,
+        header: Header,
+        write: Callable[[Path], None],
+        *,
+        keep_last: int,
+        keep_best: str | None = None,
+        seq: int | None = None,
     ) -> Checkpoint:
         """Save what ``write`` puts into the folder it is given, then remove what need not be kept, then record it.
 
-        ``write`` captures state and files; nothing that the state does not hold may be recorded while it runs, except
-        groups, whose draws are made again after a resume. Raises StoreError as ``checkpoints.save``.
+        ``seq``: the newest event that belongs to the state, if more may have been recorded since; None: all belong to
+        it but groups, whose draws are made again after a resume. Raises StoreError as ``checkpoints.save``.
         """
         folder = self.path / "checkpoints"
         start = time.perf_counter()
-        saved = save(folder, header, write, self._make_durable)
+        saved = save(folder, header, write, lambda: self._make_durable(seq))
         prune(folder, keep_last=keep_last, keep_best=keep_best)
         self.event(
             CheckpointBody(
@@ -272,13 +284,14 @@ class RunStore:
     ) -> None:
         self.close()
 
-    def _make_durable(self) -> int:
-        """Bring the log to disk; the newest ``seq`` in it. A checkpoint never outlives the records before it."""
+    def _make_durable(self, seq: int | None) -> int:
+        """Bring the log to disk, up to ``seq`` at least; None: all of it, whose newest ``seq`` is given. A checkpoint
+        never outlives the records before it."""
         with self._mutex:
             for file in self._rollouts.values():
                 file.sync()
             self._events.sync()
-            return self._next_seq - 1
+            return self._next_seq - 1 if seq is None else seq
 
     def _rollout_file(self, phase: str) -> LineFile:
         file = self._rollouts.get(phase)

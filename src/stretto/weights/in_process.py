@@ -42,9 +42,10 @@ class InProcessSync:
         engines: Sequence[RolloutEngine],
         *,
         in_flight: InFlight = "drain",
+        clear: Sequence[str] = (),
     ) -> Metrics:
-        """One window over all ``engines``: drain them or pause what is in flight, write every tensor to each, leave,
-        check that each says ``version``.
+        """One window over all ``engines``: drain them or pause what is in flight, clear what matches ``clear``, write
+        every tensor to each, leave, check that each says ``version``.
 
         Gives ``time/publish_s`` and ``publish/bytes``. Raises EngineError, with the cause, if a tensor is refused or an
         engine stands elsewhere afterwards.
@@ -57,7 +58,7 @@ class InProcessSync:
                     await windows.enter_async_context(engine.update_weights(version, in_flight=in_flight))
                     for engine in engines
                 ]
-                num_bytes = await self._run(lambda: _send(tensors, sinks, digest))
+                num_bytes = await self._run(lambda: _send(tensors, sinks, digest, clear))
         except (EngineError, RuntimeError, OSError) as error:
             raise EngineError(f"publishing version {version} of the weights failed: {error}") from error
         await _check_held(version, engines)
@@ -68,8 +69,12 @@ class InProcessSync:
         }
 
 
-def _send(tensors: Iterable[NamedTensor], sinks: Sequence[WeightSink], digest: xxhash.xxh3_64) -> int:
+def _send(
+    tensors: Iterable[NamedTensor], sinks: Sequence[WeightSink], digest: xxhash.xxh3_64, clear: Sequence[str]
+) -> int:
     num_bytes = 0
+    for sink in sinks if clear else ():
+        sink.clear(clear)
     for tensor in tensors:
         raw = _bytes(tensor)
         digest.update(tensor.name.encode())

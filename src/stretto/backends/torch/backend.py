@@ -9,10 +9,11 @@ log-probs, losses and files are in modules of their own.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,11 +24,13 @@ from torch.nn import Parameter
 from stretto.algorithms.losses import Tokens, resolve_loss, with_ess
 from stretto.backends.torch.attention import gather_rows
 from stretto.backends.torch.devices import open_device
+from stretto.backends.torch.held import Held, moments_of, weights_of
 from stretto.backends.torch.logprobs import Head, over_vocabulary, token_logprobs
 from stretto.backends.torch.lora import BaseOrigin, export_adapter
 from stretto.backends.torch.models import ModelSpec, Network, build_network
 from stretto.backends.torch.optimizer import AdamW
 from stretto.backends.torch.packing import Pack, microbatches
+from stretto.backends.torch.shelf import Shelf
 from stretto.backends.torch.state import (
     check_base,
     check_fixed,
@@ -35,15 +38,12 @@ from stretto.backends.torch.state import (
     hash_tensors,
     load_model,
     load_optimizer,
-    save_base,
-    save_model,
-    save_optimizer,
 )
 from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, StoreError, nearest
 from stretto.families.shapes import facts_of
-from stretto.plan import Computing, ModelFacts, microbatch_tokens
-from stretto.roles import NamedTensor, Want
+from stretto.plan import Computing, microbatch_tokens
+from stretto.roles import NamedTensor, TrainMemory, Want
 from stretto.types import Array, Batch, Column, Json, LossRef, Metric, Metrics, UpdateReport, merge_metrics
 
 __all__ = ["ModelSpec", "TorchBackend", "set_threads"]
@@ -58,29 +58,25 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A Model and what training adds to it. ``failure`` says why the gradient accumulated so far cannot be used.
-
-    ``base``: what a checkpoint knows without holding it: what adapters stand on, or the weights of a fixed Model.
-    ``facts``: its shape, where micro-batches are limited by memory.
-    """
-
-    network: Network
-    optimizer: AdamW | None
-    facts: ModelFacts | None = None
-    base: Mapping[str, Json] | None = None
-    failure: str | None = None
-
-
 class TorchBackend:
     """Implements ``stretto.roles.TrainBackend``."""
 
-    def __init__(self, models: Mapping[str, ModelSpec], config: TorchBackendConfig, seed: int) -> None:
-        """Build every Model of ``models``. DataError names a folder that cannot be used, ConfigError a device."""
+    def __init__(
+        self,
+        models: Mapping[str, ModelSpec],
+        config: TorchBackendConfig,
+        seed: int,
+        *,
+        offload_to: Literal["memory", "disk"] = "memory",
+    ) -> None:
+        """Build every Model of ``models``. DataError names a folder that cannot be used, ConfigError a device.
+
+        ``offload_to``: where what ``set_memory`` releases goes."""
         self._config = config
+        self._offload_to: Literal["memory", "disk"] = offload_to
+        self._away: dict[str, Shelf[tuple[str, str]]] = {}
         self._device = open_device(config.device, "backend.device")
-        self._models: dict[str, _Held] = {}
+        self._models: dict[str, Held] = {}
         self._specs = dict(models)
         # The policy first: with adapters, a frozen Model that starts from the same base is a set of adapters on it.
         for name, spec in sorted(models.items(), key=lambda item: (item[0] != "policy", item[0])):
@@ -91,7 +87,7 @@ class TorchBackend:
             facts = None
             if config.microbatch_memory is not None:
                 facts = facts_of(network.config, value_head=spec.value_head)
-            self._models[name] = _Held(network, optimizer, facts, base)
+            self._models[name] = Held(network, optimizer, facts, base, fixed=spec.fixed)
             self._most_tokens(self._models[name], Batch(groups=()), backward=spec.trainable)
 
     def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
@@ -144,6 +140,7 @@ class TorchBackend:
         """
         held = self._trained(model)
         assert held.optimizer is not None
+        assert "optimizer" not in self._away, "the optimizer's state is released: set_memory('awake')"
         parameters = held.optimizer.parameters
         grads = [p.grad for p in parameters.values() if p.grad is not None]
         metrics = {"lr": Metric("mean", lr)}
@@ -200,22 +197,42 @@ class TorchBackend:
         held.optimizer = AdamW(parameters, self._config)
         held.failure = None
 
-    def save(self, path: Path) -> None:
-        """Write ``<model>.safetensors``, and ``<model>.optimizer.safetensors`` and ``.json`` where it is trained.
+    def capture(self, *, copy: bool = False) -> Callable[[Path], None]:
+        """What writes ``<model>.safetensors``, and ``<model>.optimizer.safetensors`` and ``.json`` where it is trained.
 
         Of a Model with adapters these are the adapters, and ``<model>.base.json`` says by a hash what they stand on; of
-        a fixed Model there is that file alone.
+        a fixed Model there is that file alone. What has been released is read from where it lies.
         """
-        for name, held in self._models.items():
-            if not self._specs[name].fixed:
-                save_model(held.network, path / f"{name}.safetensors")
-            if held.base is not None:
-                save_base(held.base, path / f"{name}.base.json")
-            if held.optimizer is not None:
-                save_optimizer(held.optimizer, path / f"{name}.optimizer.safetensors")
+        states = [
+            held.state(name, self._lies("weights"), self._lies("optimizer")) for name, held in self._models.items()
+        ]
+        if copy:
+            states = [state.copied() for state in states]
+
+        def write(folder: Path) -> None:
+            for state in states:
+                state.write(folder)
+
+        return write
+
+    def set_memory(self, level: TrainMemory) -> None:
+        """Put optimizer state, or weights as well, where ``offload.to`` says, or take them back."""
+        for part, tensors in (("optimizer", moments_of), ("weights", weights_of)):
+            away = level == "weights_released" or (level == "optimizer_released" and part == "optimizer")
+            if away and part not in self._away:
+                shelf = self._away[part] = Shelf(self._offload_to)
+                try:
+                    shelf.put(tensors(self._models))
+                except BaseException:
+                    del self._away[part]
+                    raise
+            elif not away and part in self._away:
+                self._away.pop(part).give_back()
 
     def load(self, path: Path) -> None:
-        """Restore every Model from ``path``. StoreError names a file that is missing or of another Model or base."""
+        """Restore every Model from ``path``, with all memory taken back. StoreError names a file that is missing or of
+        another Model or base."""
+        self.set_memory("awake")
         for name, held in self._models.items():
             if self._specs[name].fixed:
                 assert held.base is not None
@@ -246,8 +263,13 @@ class TorchBackend:
     def close(self) -> None:
         """Free every Model. Idempotent."""
         self._models.clear()
+        self._away.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _lies(self, part: str) -> Mapping[tuple[str, str], Tensor]:
+        """What has been released of it, and where it is read."""
+        return self._away[part].read() if part in self._away else {}
 
     def _build(
         self, name: str, spec: ModelSpec, policy: ModelSpec | None, seed: int
@@ -270,7 +292,7 @@ class TorchBackend:
         known = {"weights": hash_tensors(base.trunk_weights()), "alpha": spec.lora.alpha}
         return base.with_adapters(name, spec.lora, seed=own_seed, trained=spec.trainable), known
 
-    def _most_tokens(self, held: _Held, batch: Batch, *, backward: bool) -> int:
+    def _most_tokens(self, held: Held, batch: Batch, *, backward: bool) -> int:
         """Of a micro-batch of ``batch``. ConfigError if ``microbatch_memory`` is too little for any."""
         if held.facts is None:
             return self._config.microbatch_tokens
@@ -347,12 +369,13 @@ class TorchBackend:
         given[_SAMPLED] = torch.from_numpy(sampled.astype(np.float32)).to(self._device)
         return given
 
-    def _held(self, model: str) -> _Held:
+    def _held(self, model: str) -> Held:
+        assert "weights" not in self._away, "the weights are released: set_memory('awake') or 'optimizer_released'"
         if model not in self._models:
             raise ConfigError(f"the backend holds no Model {model!r}.{nearest(model, self._models)}")
         return self._models[model]
 
-    def _trained(self, model: str) -> _Held:
+    def _trained(self, model: str) -> Held:
         held = self._held(model)
         if held.optimizer is None:
             raise ConfigError(f"Model {model!r} is frozen and cannot be trained. Train another, or make it trainable.")

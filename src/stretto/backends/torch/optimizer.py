@@ -70,6 +70,10 @@ class AdamW:
                         found[f"{kind}.{name}"] = plain
         return found
 
+    def steps(self) -> Mapping[str, int]:
+        """How often each parameter was stepped."""
+        return {name: int(moments.step.item()) for name, moments in self.moments.items()}
+
     def restore(self, state: Mapping[str, Tensor], steps: Mapping[str, int]) -> None:
         """Go on from the moments of another time. KeyError if they are not of these parameters."""
         self.moments = {name: self._fresh(name) for name in steps}

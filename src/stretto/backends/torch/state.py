@@ -6,6 +6,7 @@ files of frozen Models that did not change. No metadata: safetensors writes seve
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -21,15 +22,13 @@ from stretto.errors import StoreError
 from stretto.types import Json
 
 __all__ = [
+    "ModelState",
     "check_base",
     "check_fixed",
     "export_folder",
     "hash_tensors",
     "load_model",
     "load_optimizer",
-    "save_base",
-    "save_model",
-    "save_optimizer",
 ]
 
 
@@ -42,9 +41,36 @@ def hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def save_model(network: Network, file: Path) -> None:
-    """Write the weights of ``network``, tied ones once. StoreError with the cause."""
-    _write({name: p.detach() for name, p in network.own_parameters().items()}, file)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModelState:
+    """What a checkpoint holds of one Model: weights (tied ones once, None of a fixed one), moments with their kind and
+    each parameter's count of steps (None where it is not trained), and what it knows of weights it does not hold."""
+
+    name: str
+    weights: Mapping[str, Tensor] | None
+    moments: Mapping[str, Tensor] | None
+    kind: str
+    steps: Mapping[str, int]
+    base: Mapping[str, Json] | None
+
+    def copied(self) -> "ModelState":
+        """With memory of its own, on the host: what changes the Model changes it no more."""
+        return replace(self, weights=_copied(self.weights), moments=_copied(self.moments))
+
+    def write(self, folder: Path) -> None:
+        """Write its files. StoreError with the cause."""
+        if self.weights is not None:
+            _write(self.weights, folder / f"{self.name}.safetensors")
+        if self.base is not None:
+            _write_json(self.base, folder / f"{self.name}.base.json")
+        if self.moments is not None:
+            file = folder / f"{self.name}.optimizer.safetensors"
+            _write(self.moments, file)
+            _write_json({"optimizer": self.kind, "steps": self.steps}, file.with_suffix(".json"))
+
+
+def _copied(tensors: Mapping[str, Tensor] | None) -> Mapping[str, Tensor] | None:
+    return None if tensors is None else {name: t.to("cpu", copy=True) for name, t in tensors.items()}
 
 
 def load_model(network: Network, file: Path) -> None:
@@ -62,15 +88,8 @@ def load_model(network: Network, file: Path) -> None:
             parameter.copy_(stored[name])
 
 
-def save_optimizer(optimizer: AdamW, file: Path) -> None:
-    """Write AdamW's moments to ``file``, and its kind and each parameter's count of steps to a ``.json`` beside it."""
-    _write(optimizer.state(), file)
-    steps = {name: int(m.step.item()) for name, m in optimizer.moments.items()}
-    _write_json({"optimizer": optimizer.kind, "steps": steps}, file.with_suffix(".json"))
-
-
 def load_optimizer(optimizer: AdamW, file: Path) -> None:
-    """Set AdamW's state to what ``save_optimizer`` wrote. StoreError if a part is missing, or of another kind."""
+    """Set AdamW's state to what ``ModelState`` wrote. StoreError if a part is missing, or of another kind."""
     stored = _read(file)
     scalars = _read_json(file.with_suffix(".json"))
     # Before there was another kind, none was written.
@@ -86,12 +105,6 @@ def load_optimizer(optimizer: AdamW, file: Path) -> None:
         raise StoreError(
             f"{str(file)!r} is not the optimizer state of this Model. Take an older checkpoint."
         ) from error
-
-
-def save_base(base: Mapping[str, Json], file: Path) -> None:
-    """Write what a checkpoint knows of weights it does not hold: their hash, and of adapters alpha. StoreError with the
-    cause."""
-    _write_json(base, file)
 
 
 def check_base(base: Mapping[str, Json], file: Path) -> None:

@@ -1,7 +1,8 @@
 """One update window: weights by Hugging Face name, copied to where a forward wants them. Knows no model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import torch
 
@@ -57,6 +58,14 @@ class WeightWindow:
         if place:
             self._copy(place, data)
             self._written.add(tensor.name)
+
+    @torch.inference_mode()
+    def clear(self, patterns: Sequence[str]) -> None:
+        """Set every weight whose name matches one of ``patterns`` to NaN, so that it has to be written."""
+        for name, place in self._places.items():
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                for target in (place.target, *([] if place.also is None else [place.also])):
+                    target.fill_(float("nan"))
 
     def close(self) -> None:
         """No more writes."""

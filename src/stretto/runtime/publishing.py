@@ -1,0 +1,46 @@
+"""Publication of the policy to the engine, and when it is proved that it arrived."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stretto.config.sections import PublishConfig
+from stretto.roles import InFlight, Sampling
+from stretto.runtime.parts import Parts
+from stretto.runtime.probe import probe_invariance, probe_weights
+from stretto.types import Metrics, Prompt
+
+__all__ = ["Published", "Publisher"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What a publication cost, and the mean gap of log-probs in nats if it was proved."""
+
+    sent: Metrics
+    gap: float | None
+
+
+class Publisher:
+    """Publishes as ``publish`` in the recipe says. The first time counts from here on: every attempt is proved anew."""
+
+    def __init__(self, parts: Parts, how: PublishConfig) -> None:
+        self._parts, self._how = parts, how
+        self._begun = False
+
+    async def publish(
+        self, version: int, prompts: Sequence[Prompt], sampling: Sampling, in_flight: InFlight = "drain"
+    ) -> Published:
+        """Send the weights as ``version``; if a proof is due, clear what is there before, and sample ``prompts``.
+
+        Raises EngineError if they did not arrive, and if a deterministic run has an engine that is not batch-invariant.
+        """
+        how = self._how
+        proves = how.check_weights == "always" or (how.check_weights == "once" and not self._begun)
+        sent = await self._parts.publish(version, in_flight, clear=how.clear if proves else ())
+        if self._parts.deterministic and not self._begun:
+            await probe_invariance(self._parts)
+        gap = None
+        if proves:
+            gap = await probe_weights(self._parts, prompts, sampling, tolerance=how.tolerance)
+        self._begun = True
+        return Published(sent=sent, gap=gap)
