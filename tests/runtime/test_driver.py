@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stretto.config.load import recipe_from_mapping
-from stretto.errors import EngineError, Interrupted, PoolError, RewardError
+from stretto.errors import EngineError, Interrupted, PoolError, ResumeError, RewardError
 from stretto.runtime.attempt import evaluate_only
 from stretto.runtime.build import Given, prepare
+from stretto.runtime.checkpoint import position_after
 from stretto.store import Event, RunStore, RunView, compare_runs
 from stretto.types import Prompt, Trajectory
 
@@ -43,6 +44,25 @@ def job_of(judge: Callable[[Prompt, Trajectory], float] = by_tokens, /, **sectio
     for name, value in sections.items():
         tree[name] = {**tree[name], **value} if isinstance(value, dict) and name in tree else value
     return prepare(recipe_from_mapping(tree), Given(reward=judge))
+
+
+OVER = {"over_sample": 1.7, "deterministic": False}
+CARRY = {**OVER, "rest": "carry", "max_staleness": 2, "in_flight": "keep"}
+
+
+@pytest.mark.parametrize("schedule", [OVER, CARRY])
+def test_over_sampled_steps_are_recorded_with_what_they_took(tmp_path, schedule):
+    job = job_of(schedule=schedule, engine={"type": "fake", "delay_s": 0.002, "spread": 1.0})
+    view = run(job, create(job, tmp_path))
+    assert (view.status, view.steps) == ("done", 5)
+    assert [len(view.groups(step=step)) for step in range(5)] == [3] * 5
+    assert max(value for _, value in view.history("staleness/max")) <= schedule.get("max_staleness", 0)
+    left = [e.body for e in view.events if e.kind == "group" and "schedule.over_sample" in e.body.why]
+    assert len(left) > 0 if "rest" not in schedule else left == []
+    store = RunStore.open(tmp_path / "run", lambda checkpoint: position_after(checkpoint, job))
+    store.close()
+    with pytest.raises(ResumeError, match=r"another schedule\.over_sample"):
+        position_after(RunView(tmp_path / "run").checkpoint().taken, job_of())
 
 
 STOPS = st.lists(st.integers(1, 60), min_size=1, max_size=3)

@@ -35,6 +35,12 @@ class ScheduleConfig(Section):
     with the keys and values that older weights made; ``recompute`` makes those anew first."""
     deterministic: bool = True
     """Admit whole waves at the window, so that the same seed gives the same bits."""
+    over_sample: float | None = Field(default=None, gt=1, le=64)
+    """Draws under way at a time, in multiples of ``groups_per_step``: a step takes those that end first. null: steps
+    take draws in their order."""
+    rest: Literal["abort", "carry"] = "abort"
+    """What becomes of draws that a step of ``over_sample`` did not wait for: ``abort`` gives them up, ``carry`` lets
+    them go on for later steps, none beyond ``max_staleness``."""
     max_refills: int = Field(default=10, ge=1)
     """Draws that may replace dropped groups of one step, in multiples of its groups; beyond, the run fails."""
 
@@ -56,6 +62,34 @@ class ScheduleConfig(Section):
             raise ValueError(
                 f"schedule.in_flight={how} lets time decide which weights write a token, and schedule.deterministic "
                 "promises the same bits. Set schedule.deterministic=false, or in_flight=drain."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _over_sample_fits(self) -> "ScheduleConfig":
+        factor, lag = self.over_sample, self.max_staleness
+        if factor is None:
+            if self.rest != "abort":
+                raise ValueError(
+                    f"schedule.rest={self.rest} is about draws that a step does not wait for, and without over_sample "
+                    "it waits for all. Set schedule.over_sample=1.5, or leave rest out."
+                )
+            return self
+        if self.deterministic:
+            raise ValueError(
+                f"schedule.over_sample={factor:g} takes the draws that end first, which time decides, and "
+                "schedule.deterministic promises the same bits. Set schedule.deterministic=false."
+            )
+        if self.rest == "abort" and lag:
+            raise ValueError(
+                f"schedule.over_sample={factor:g} with rest=abort gives up what a step did not wait for, so nothing "
+                f"runs ahead, and schedule.max_staleness={lag} would never be used. Set it to 0, or rest=carry."
+            )
+        if self.rest == "carry" and (self.in_flight == "drain" or factor > lag + 1):
+            raise ValueError(
+                f"schedule.over_sample={factor:g} with rest=carry lets draws go on while weights change, for at most "
+                f"max_staleness={lag} steps. Set schedule.in_flight=keep (or recompute) and "
+                f"max_staleness={max(lag, -int(-factor // 1) - 1)} or more."
             )
         return self
 

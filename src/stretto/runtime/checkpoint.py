@@ -18,9 +18,10 @@ from typing import Any
 from stretto.errors import ResumeError
 from stretto.graph import boundary_inputs
 from stretto.runtime.build import Job, needed_models
+from stretto.runtime.first_done import AnyPool
 from stretto.runtime.orders import PromptOrder
 from stretto.runtime.phases import Phase
-from stretto.runtime.pool import Drawn, Pool
+from stretto.runtime.pool import Drawn
 from stretto.runtime.worker import Worker
 from stretto.store import Checkpoint, read_groups, read_json, write_groups, write_json
 from stretto.types import Json
@@ -61,7 +62,7 @@ class Captured:
 
 
 async def capture(
-    job: Job, pool: Pool, order: PromptOrder, worker: Worker, skipped_in_row: int, *, copy: bool
+    job: Job, pool: AnyPool, order: PromptOrder, worker: Worker, skipped_in_row: int, *, copy: bool
 ) -> Captured:
     """Take it on the event loop, where the pool lives: groups may finish while files are written. ``copy``: Models go
     on changing before it is written."""
@@ -140,11 +141,20 @@ def _check_waiting(checkpoint: Checkpoint, phase: Phase, finished: tuple[Drawn, 
     if len(greedy) == 1 and beside - greedy:
         held, wanted = ("without", "compares with one") if True in greedy else ("with", "samples none")
         raise _unfit(checkpoint, f"groups wait in it {held} a greedy attempt, and workflow {phase.graph.name} {wanted}")
-    lag = max((wave["step"] - wave["version"] for wave in pool["waves"]), default=0)
+    if ("waves" in pool) != (phase.pool.over_sample is None):
+        raise _unfit(checkpoint, "its draws were admitted under another schedule.over_sample")
+    lag = max(_lags(pool), default=0)
     if lag > phase.pool.max_staleness:
         raise _unfit(
             checkpoint, f"groups wait in it that lag {lag} step, and schedule.max_staleness={phase.pool.max_staleness}"
         )
+
+
+def _lags(pool: Mapping[str, Any]) -> list[int]:
+    """By how many steps each wave, or each draw, will lag when the next step may take it."""
+    if "waves" in pool:
+        return [wave["step"] - wave["version"] for wave in pool["waves"]]
+    return [pool["next_step"] - version for version in pool["admitted"].values()]
 
 
 def _unfit(checkpoint: Checkpoint, why: str) -> ResumeError:

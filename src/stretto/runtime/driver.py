@@ -23,11 +23,12 @@ from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, capture
 from stretto.runtime.evaluations import Evaluations
 from stretto.runtime.exports import keep_newest
+from stretto.runtime.first_done import AnyPool, open_pool
 from stretto.runtime.orders import PromptOrder, success_rates
 from stretto.runtime.parts import Parts
 from stretto.runtime.periodic import Moment, Periodic, due_after
 from stretto.runtime.phases import Phase
-from stretto.runtime.pool import Drawn, Pool, Taken
+from stretto.runtime.pool import Drawn, Taken
 from stretto.runtime.publishing import Publisher
 from stretto.runtime.recording import Clock, Recorder
 from stretto.runtime.runner import Runner
@@ -46,7 +47,7 @@ class _Progress:
     phase: Phase
     order: PromptOrder
     runner: Runner
-    pool: Pool
+    pool: AnyPool
     step: int
     saved_at: int | None
     evaluated_at: int | None
@@ -105,6 +106,7 @@ class Driver:
         asked = {what: self._periodic(p, what) for what in ("evaluate", "save", "export")}
         while not p.done and (taken := await self._take(p)) is not None:
             p.in_window = False
+            p.runner.took(p.step, taken.drawn)
             p.order.saw(success_rates(p.phase.order, taken))
             with self._clock("time/train_s"):
                 await self._parts.colocation.train()
@@ -129,7 +131,7 @@ class Driver:
         binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps)
         order = phase.open_order()
         runner = Runner(phase.graph, binding, lambda draw: phase.prompts[order.item(draw)], self._record, phase.filter)
-        pool = Pool(phase.pool, runner.start)
+        pool = open_pool(phase.pool, runner.start, runner.give_up)
         runner.serve(pool)
         return _Progress(
             phase=phase,
@@ -200,7 +202,9 @@ class Driver:
         with self._clock("time/publish_s"):
             published = await self._publisher.publish(p.step, prompts, p.phase.sampling, p.phase.in_flight)
         self._record.publish(p.step, published.sent)
-        if published.gap is not None:
+        if (
+            published.gap is not None and self._job.recipe.publish.check_weights == "always"
+        ):  # else attempts would differ
             self._clock.note("publish/gap", published.gap)
 
     async def _evaluate(self, p: _Progress) -> None:

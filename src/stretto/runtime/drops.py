@@ -11,8 +11,9 @@ from stretto.types import Group, Metric
 
 __all__ = ["DropKind", "Dropped", "drop_metrics", "scores_of", "told_drops", "told_rewards"]
 
-DropKind: TypeAlias = FilterKind | Literal["failed"]
-"""What dropped a draw: a filter by its key, or a failure that a policy (``on_error: drop``) let pass."""
+DropKind: TypeAlias = FilterKind | Literal["failed", "left"]
+"""What dropped a draw: a filter by its key, a failure that a policy (``on_error: drop``) let pass, or that a step had
+enough without it (``schedule.over_sample``)."""
 
 BINS = 5
 """Of the histogram of mean rewards."""
@@ -63,7 +64,7 @@ def scores_of(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
 
 def drop_metrics(dropped: Iterable[Dropped], kinds: Sequence[FilterKind]) -> dict[str, Metric]:
     """How many draws each of the active filters dropped, 0 too; for a function also by the names that it gave."""
-    counts = Counter(f"filter/{d.kind}" for d in dropped if d.kind != "failed")
+    counts = Counter(f"filter/{d.kind}" for d in dropped if d.kind not in ("failed", "left"))
     named = Counter(f"filter/use/{d.why}" for d in dropped if d.kind == "use" and is_name(d.why))
     every = {f"filter/{kind}": counts[f"filter/{kind}"] for kind in kinds} | dict(named)
     return {name: Metric("sum", count) for name, count in every.items()}

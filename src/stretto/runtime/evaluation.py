@@ -95,7 +95,9 @@ async def evaluate(
     if eval_set.pairs is not None:
         return await _evaluate_pairs(parts, eval_set, eval_set.pairs)
     seed = evaluation_seed(parts.seed, eval_set.name)
-    binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed, engine=engine or parts.engine)
+    binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed)
+    if engine is not None:
+        binding = replace(binding, engine=engine)
     judge = parts.judges[eval_set.judge]
     occasion = Occasion(phase="evaluation", step=step, steps=steps, seed=parts.seed)
     room = asyncio.Semaphore(max(1, IN_FLIGHT // eval_set.n))

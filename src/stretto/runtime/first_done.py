@@ -10,13 +10,15 @@ What is told of laws and of ``start``, ``finish`` and ``drop`` in ``pool`` holds
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from stretto.errors import PoolError
 from stretto.runtime.drops import Dropped
-from stretto.runtime.pool import Drawn, PoolConfig, Taken, unfilled
+from stretto.runtime.pool import Drawn, Pool, PoolConfig, Taken, unfilled
 
-__all__ = ["FirstDonePool"]
+__all__ = ["AnyPool", "FirstDonePool", "open_pool"]
+
+Start: TypeAlias = Callable[[int], None]
+GiveUp: TypeAlias = Callable[[int, Dropped], None]
 
 LEFT = Dropped(kind="left", why="a step had the groups it takes before this draw ended (schedule.over_sample)")
 
@@ -24,7 +26,7 @@ LEFT = Dropped(kind="left", why="a step had the groups it takes before this draw
 class FirstDonePool:
     """Draws under way and done, the first to end first. See the module's docstring for the laws."""
 
-    def __init__(self, config: PoolConfig, start: Callable[[int], None], give_up: Callable[[int, Dropped], None]) -> None:
+    def __init__(self, config: PoolConfig, start: Start, give_up: GiveUp) -> None:
         """``give_up`` ends a draw that is under way, and says why in its record."""
         assert config.over_sample is not None
         self._config, self._start, self._give_up = config, start, give_up
@@ -38,9 +40,18 @@ class FirstDonePool:
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
 
-    def step_of(self, draw: int) -> int | None:
-        """The step that takes a draw is not known before it does, but where all others are given up."""
-        return self._next_step if self._config.rest == "abort" else None
+    @property
+    def recorded_late(self) -> bool:
+        """Whether the step that takes a draw is known only when it does."""
+        return self._config.rest == "carry"
+
+    def accepts(self, draw: int) -> bool:
+        """Whether anybody will take what ``draw`` has made."""
+        return self._config.rest == "carry" or len(self._done) < self._config.groups_per_step
+
+    def step_of(self, draw: int) -> int:
+        """The next step, which may take it."""
+        return self._next_step
 
     def admitted_for(self, draw: int) -> int:
         """The step that was waited for when it was admitted."""
@@ -138,6 +149,8 @@ class FirstDonePool:
 
     def _choose(self, want: int) -> list[int] | None:
         """The draws that the next step takes, in no order; None if it has to wait."""
+        if self._config.rest == "abort":
+            return list(self._done)[:want] if len(self._done) >= want else None
         step, size = self._next_step, self._config.groups_per_step
         deadline = {draw: version + self._config.max_staleness for draw, version in self._admitted.items()}
         chosen: list[int] = []
@@ -173,7 +186,8 @@ class FirstDonePool:
         size = self._config.groups_per_step
         missing = self._left(max(0, size - len(self._admitted)))
         if missing and self._replaced + missing > self._config.max_refills * size:
-            raise unfilled(self._next_step, list(self._dropped.values()), self._config.max_refills)
+            draws = len(self._admitted) + len(self._dropped)
+            raise unfilled(self._next_step, list(self._dropped.values()), draws, self._config.max_refills)
         self._replaced += missing
         self._draw(missing)
 
@@ -194,3 +208,12 @@ class FirstDonePool:
             self._admitted[draw] = self._version
         for draw in draws:
             self._start(draw)
+
+
+AnyPool: TypeAlias = Pool | FirstDonePool
+"""Either has the same methods."""
+
+
+def open_pool(config: PoolConfig, start: Start, give_up: GiveUp) -> AnyPool:
+    """The pool that a schedule asks for: steps take draws in their order, or those that end first."""
+    return Pool(config, start) if config.over_sample is None else FirstDonePool(config, start, give_up)

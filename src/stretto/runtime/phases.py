@@ -107,6 +107,8 @@ def main_phase(
             max_refills=schedule.max_refills,
             steps=extent.steps,
             total_draws=None if recipe.epochs is None else recipe.epochs * len(prompts),
+            over_sample=schedule.over_sample,
+            rest=schedule.rest,
         ),
         namespace="train",
         sampling=sampling,

@@ -17,13 +17,13 @@ with ``finish`` or ``drop``. It lives on one event loop.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from stretto.errors import PoolError
 from stretto.runtime.drops import Dropped, scores_of, told_drops, told_rewards
 from stretto.types import Group
 
-__all__ = ["Drawn", "Pool", "PoolConfig", "Taken"]
+__all__ = ["Drawn", "Pool", "PoolConfig", "Taken", "unfilled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +55,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolConfig:
-    """``steps`` and ``total_draws`` (None: no end) bound what is ever admitted; the rest is ``schedule``'s."""
+    """``steps`` and ``total_draws`` (None: no end) bound what is ever admitted; the rest is ``schedule``'s.
+    ``over_sample`` and ``rest`` are read by the pool of ``first_done``."""
 
     groups_per_step: int
     max_staleness: int
@@ -63,6 +64,8 @@ class PoolConfig:
     max_refills: int
     steps: int | None
     total_draws: int | None
+    over_sample: float | None = None
+    rest: Literal["abort", "carry"] = "abort"
 
 
 @dataclass(slots=True)
@@ -103,6 +106,13 @@ class Pool:
         self._next_step = 0
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
+
+    recorded_late = False
+    """Whether the step that takes a draw is known only when it does."""
+
+    def accepts(self, draw: int) -> bool:
+        """Whether anybody will take what ``draw`` has made."""
+        return True
 
     def step_of(self, draw: int) -> int:
         """The step that a draw which is not yet taken was admitted for."""
@@ -242,7 +252,7 @@ class Pool:
             return
         fresh = self._left(missing)
         if wave.replaced + fresh > self._config.max_refills * wave.want:
-            raise _unfilled(wave, self._config.max_refills)
+            raise unfilled(wave.step, list(wave.dropped.values()), len(wave.draws), self._config.max_refills)
         wave.replaced += fresh
         short = missing - fresh
         wave.want -= short - self._borrow(wave, short)
@@ -283,8 +293,8 @@ class Pool:
             self._start(draw)
 
 
-def _unfilled(wave: _Wave, max_refills: int) -> PoolError:
-    dropped = list(wave.dropped.values())
+def unfilled(step: int, dropped: Sequence[Dropped], draws: int, max_refills: int) -> PoolError:
+    """Too many of the ``draws`` for a step were dropped."""
     spread = told_rewards([d.rewards for d in dropped])
     tail = "Mend the cause, or raise schedule.max_refills."
     if any(d.kind != "failed" for d in dropped):
@@ -293,7 +303,7 @@ def _unfilled(wave: _Wave, max_refills: int) -> PoolError:
             "prompts or fewer steps; or loosen filter, or raise schedule.max_refills."
         )
     return PoolError(
-        f"Step {wave.step} could not be filled: {len(dropped)} of its {len(wave.draws)} draws were dropped, and "
+        f"Step {step} could not be filled: {len(dropped)} of its {draws} draws were dropped, and "
         f"schedule.max_refills={max_refills} is spent. Dropped: {told_drops(dropped)}. "
         f"{f'Their rewards: {spread}. ' if spread else ''}{tail}"
     )

@@ -16,7 +16,8 @@ from stretto.runtime.binding import GroupBinding
 from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.drops import Dropped
 from stretto.runtime.filters import Filter
-from stretto.runtime.pool import Drawn, Pool
+from stretto.runtime.first_done import LEFT, AnyPool
+from stretto.runtime.pool import Drawn
 from stretto.store import NodeState, NodeTime
 from stretto.types import Prompt
 
@@ -62,9 +63,10 @@ class Runner:
         self._filter = filter
         self._boundary = boundary_inputs(graph)
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._pool: Pool | None = None
+        self._pool: AnyPool | None = None
+        self._held: dict[int, GroupRecord] = {}
 
-    def serve(self, pool: Pool) -> None:
+    def serve(self, pool: AnyPool) -> None:
         """Name the pool whose draws are run (the two know each other)."""
         self._pool = pool
 
@@ -74,6 +76,23 @@ class Runner:
         task = asyncio.get_running_loop().create_task(run, name=f"draw-{draw}")
         self._tasks[draw] = task
         task.add_done_callback(lambda _: self._tasks.pop(draw, None))
+
+    def give_up(self, draw: int, dropped: Dropped) -> None:
+        """End a draw that is under way."""
+        self._tasks[draw].cancel()
+        assert self._pool is not None
+        uid, step = self._prompt_of(draw).uid, self._pool.step_of(draw)
+        self._record.group(GroupRecord(step=step, draw=draw, uid=uid, drawn=None, dropped=dropped, nodes=()))
+
+    def took(self, step: int, drawn: Sequence[Drawn]) -> None:
+        """A step took these: record what could not be recorded before the step was known."""
+        if self._pool is None or not self._pool.recorded_late:
+            return
+        for one in drawn:
+            uid = next(iter(one.groups.values())).prompt.uid
+            held = self._held.pop(one.draw, None)  # nothing is known of the nodes of an attempt before this one
+            nodes = () if held is None else held.nodes
+            self._record.group(GroupRecord(step=step, draw=one.draw, uid=uid, drawn=one, dropped=None, nodes=nodes))
 
     async def close(self) -> None:
         """Cancel what is running and wait for it."""
@@ -87,7 +106,10 @@ class Runner:
         assert self._pool is not None
         try:
             record = await self._attempt(draw, prompt, self._pool)
-            self._record.group(record)
+            if self._pool.recorded_late and record.dropped is None:
+                self._held[draw] = record
+            else:
+                self._record.group(record)
             if record.dropped is not None:
                 self._pool.drop(draw, record.dropped)
             else:
@@ -98,7 +120,7 @@ class Runner:
         except BaseException as failure:  # noqa: BLE001 - a draw that ends without a word would be waited for forever
             self._pool.fail(failure)
 
-    async def _attempt(self, draw: int, prompt: Prompt, pool: Pool) -> GroupRecord:
+    async def _attempt(self, draw: int, prompt: Prompt, pool: AnyPool) -> GroupRecord:
         bind = partial(self._binding.bind, draw=draw, step=pool.admitted_for(draw))
         times: list[NodeTime] = []
         drawn: Drawn | None = None
@@ -108,7 +130,7 @@ class Runner:
                 self._graph, prompt, lambda spec, given: self._invoke(spec, given, bind(spec), times)
             )
             drawn = Drawn(draw=draw, groups={id: check_group(id, values[id], draw) for id in self._boundary})
-            dropped = self._filter.judge(draw, drawn.groups)
+            dropped = self._filter.judge(draw, drawn.groups) if pool.accepts(draw) else LEFT
         except GroupDropped as failure:
             dropped = Dropped(kind="failed", why=str(failure))
         except Exception:

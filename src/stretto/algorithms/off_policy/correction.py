@@ -17,6 +17,7 @@ from stretto.algorithms.off_policy.rejection import (
     reject_geometric,
     reject_kl,
     reject_negative,
+    reject_older,
     reject_outliers,
     reject_sequences,
     reject_tokens,
@@ -73,6 +74,8 @@ def correct(
         old_N = sampler_N if old is None else _values(batch, old)
         moved = LogRatios.between(trainer_N, old_N, sampled_N, ratios.offsets)
         rejected_N = rejected_N | reject_negative(moved, _values(batch, advantages), config.reject.negative.delta)
+    if config.reject.older is not None:
+        rejected_N = rejected_N | reject_older(batch, config.reject.older)
     keep_N = written_N & ~rejected_N
     weights_N = _weights(ratios, keep_N & sampled_N, config)
     metrics = {

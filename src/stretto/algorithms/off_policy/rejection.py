@@ -12,11 +12,13 @@ from numpy.typing import ArrayLike
 from stretto.algorithms.off_policy.ratios import Doubles, Flags, LogRatios, clamp
 from stretto.algorithms.off_policy.weights import log_bound
 from stretto.errors import ConfigError
+from stretto.types import Batch
 
 __all__ = [
     "reject_geometric",
     "reject_kl",
     "reject_negative",
+    "reject_older",
     "reject_outliers",
     "reject_sequences",
     "reject_tokens",
@@ -83,6 +85,18 @@ def reject_negative(moved: LogRatios, advantages_N: ArrayLike, delta: float) -> 
     section 3.1 (off-policy sequence masking), where the old ones are those of the engine.
     """
     return moved.spread(-moved.means_B > delta) & (np.asarray(advantages_N) < 0)
+
+
+def reject_older(batch: Batch, versions: int) -> Flags:
+    """Tokens written by weights more than ``versions`` versions older than those that wrote the last of their row."""
+    parts: list[Flags] = [np.zeros(0, np.bool_)]
+    for t in batch.trajectories:
+        flags = np.zeros(len(t.token_ids_T), np.bool_)
+        if t.versions:
+            wrote = np.repeat([s.version for s in t.versions], [s.length for s in t.versions])
+            flags[t.mask_T != 0] = wrote < t.versions[-1].version - versions
+        parts.append(flags)
+    return np.concatenate(parts)
 
 
 def _outside(log_ratio: Doubles, lower: float, upper: float) -> Flags:

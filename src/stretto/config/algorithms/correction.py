@@ -96,6 +96,9 @@ class RejectConfig(Section):
     """Whole rows by the geometric mean of their ratios."""
     outlier: OutlierBounds | None = None
     """Whole rows by their worst token."""
+    older: int | None = Field(default=None, ge=0)
+    """Tokens whose weights are more than this many versions older than those that wrote the last of their row, as where
+    a completion went on while weights changed (schedule.in_flight); 0 keeps what the newest wrote."""
     kl: dict[str, float] = Field(default_factory=dict[str, float])
     """Largest KL estimates, in nats, such as ``{token_k3: 0.2, seq_mean_k3: 0.05}``: k2 is d^2/2 and k3 is
     exp(d) - 1 - d of a token's log-ratio d; ``seq_sum``, ``seq_mean`` and ``seq_max`` judge whole rows."""
@@ -105,7 +108,11 @@ class RejectConfig(Section):
     @property
     def acts(self) -> bool:
         """Whether any criterion is set."""
-        return bool(self.kl) or any((self.token, self.sequence, self.geometric, self.outlier, self.negative))
+        return (
+            bool(self.kl)
+            or self.older is not None
+            or any((self.token, self.sequence, self.geometric, self.outlier, self.negative))
+        )
 
     @model_validator(mode="after")
     def _known_estimates(self) -> "RejectConfig":
