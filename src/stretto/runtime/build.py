@@ -271,7 +271,7 @@ async def open_parts(job: Job, disposer: Disposer) -> Parts:
         await episodes.start()
     worker = Worker()
     disposer.own("the learner", worker, worker.close, deadline_s=60.0)
-    worker.backend = await worker.call(_open_backend, job)
+    await worker.open(lambda: _open_backend(job))
     engine = _open_engine(job)
     disposer.own("the engine", engine, engine.close)
     return Parts(
