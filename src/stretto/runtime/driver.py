@@ -15,10 +15,11 @@ window waits for draws that run ahead if they drain. Nothing else waits.
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stretto.errors import EngineError, Interrupted, StoreError, TrainError
+from stretto.errors import EngineError, Interrupted, StoreError, TrainError, noting
 from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, capture, write_state
 from stretto.runtime.evaluation import evaluate
@@ -71,10 +72,15 @@ class Driver:
             try:
                 await self._loop(progress, begin)
             except BaseException as failure:
-                await progress.runner.close()
-                if progress.in_window and progress.saved_at != progress.step and _leaves_good_state(failure):
-                    await self._save(progress)
+                await self._abandon(progress, failure)
                 raise
+
+    async def _abandon(self, p: _Progress, failure: BaseException) -> None:
+        """End what runs, and keep the state if it is that of a window. Interrupted says that it is kept, so it is."""
+        await p.runner.close()
+        if p.in_window and p.saved_at != p.step and _leaves_good_state(failure):
+            with nullcontext() if isinstance(failure, Interrupted) else noting(failure, "saving the state"):
+                await self._save(p)
 
     async def _loop(self, p: _Progress, at: Position) -> None:
         """The loop of a phase."""
@@ -102,8 +108,8 @@ class Driver:
                     await p.pool.drained()
             p.step += 1
             await self._publish(p)
-            p.in_window = True
             self._record.step(p.step - 1, result, taken, self._clock.lap())
+            p.in_window = True  # not before: a state that is kept has the record of its step
             self._count_skipped(p, result.report.skipped)
             now = _now(p)
             await self._window(p, evaluates.due(now), saves.due(now), last=p.pool.ended)
