@@ -1,14 +1,13 @@
-"""Runs ``stretto`` as a user does: in processes of their own."""
+"""``stretto`` as a user runs it: in processes of their own. ``Stretto`` is a working folder with the command line."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
-
-SHORT = Path(__file__).parent / "short.yaml"
+SHORT = Path(__file__).parents[1] / "e2e" / "short.yaml"
 
 
 class Stretto:
@@ -20,7 +19,7 @@ class Stretto:
         self.folder = folder
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command in a process group of its own."""
+        """Start a command."""
         return subprocess.Popen(
             [sys.executable, "-m", "stretto", *arguments],
             cwd=self.folder,
@@ -43,7 +42,16 @@ class Stretto:
         return self.folder / "runs" / name
 
 
-@pytest.fixture
-def stretto(tmp_path: Path) -> Stretto:
-    """A fresh working folder."""
-    return Stretto(tmp_path)
+def wait_until(process: subprocess.Popen[str], there: Callable[[], bool]) -> None:
+    """Wait while ``process`` runs until something is there."""
+    while process.poll() is None:
+        if there():
+            return
+        time.sleep(0.005)
+    raise AssertionError(process.communicate())
+
+
+def wait_for_step(process: subprocess.Popen[str], run: Path, step: int) -> None:
+    """Wait until a step of the main phase is recorded."""
+    events = run / "events.jsonl"
+    wait_until(process, lambda: events.exists() and f'"phase":"main","step":{step},' in events.read_text())
