@@ -20,6 +20,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,11 @@ class Function:
     file: Path
     node: ast.FunctionDef | ast.AsyncFunctionDef
     owner: str | None
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    parents: dict[ast.AST, ast.AST]
+    calls: list[tuple[ast.Call, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = [(call, ast.unparse(call.func)) for call in own_nodes(self.node, ast.Call)]
 
     @property
     def name(self) -> str:
@@ -74,6 +79,26 @@ class Making:
     function: str
 
 
+@cache
+def read(file: Path, text: str) -> tuple[list[Function], set[str]]:
+    """The functions of a file, and its classes that are closed."""
+    tree = ast.parse(text)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    functions: list[Function] = []
+    closable: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            methods = {m.name for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
+            protocol = any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+            if methods & CLOSES and not protocol and node.name not in NO_RESOURCE:
+                closable.add(node.name)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            around = parents.get(node)
+            owner = around.name if isinstance(around, ast.ClassDef) else None
+            functions.append(Function(file, node, owner, parents))
+    return functions, closable
+
+
 class Source:
     """The functions and classes of some files."""
 
@@ -81,23 +106,12 @@ class Source:
         self.functions: list[Function] = []
         self.closable: set[str] = set()
         for file, text in files.items():
-            self._read(file, ast.parse(text))
+            functions, closable = read(file, text)
+            self.functions += functions
+            self.closable |= closable
         self.by_name: dict[str, list[Function]] = defaultdict(list)
         for function in self.functions:
             self.by_name[function.name].append(function)
-
-    def _read(self, file: Path, tree: ast.Module) -> None:
-        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                methods = {m.name for m in node.body if isinstance(m, (ast.FunctionDef, ast.AsyncFunctionDef))}
-                protocol = any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
-                if methods & CLOSES and not protocol and node.name not in NO_RESOURCE:
-                    self.closable.add(node.name)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                around = parents.get(node)
-                owner = around.name if isinstance(around, ast.ClassDef) else None
-                self.functions.append(Function(file, node, owner, parents))
 
     def unowned(self) -> Iterator[str]:
         """Every call that opens something nobody is sure to close."""
@@ -121,8 +135,7 @@ class Source:
             makers = found
 
     def _makings(self, function: Function, makers: dict[str, str]) -> Iterator[tuple[ast.Call, str]]:
-        for call in own_nodes(function.node, ast.Call):
-            name = ast.unparse(call.func)
+        for call, name in function.calls:
             short = name.rpartition(".")[2]
             if name in makers or (
                 short in makers and "." in name and not name.startswith("self.") and short[0].isupper()
