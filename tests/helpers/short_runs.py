@@ -93,6 +93,7 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[str] = []
         self.closed: list[int] = []
+        self._owners: list[Disposer] = []
         self.before: int | None = None
         self.after: int | None = None
         self.at_close: Sequence[int] = ()
@@ -104,6 +105,7 @@ class Watched:
             if index == self.before:
                 raise self.failure
             self.opened.append(name)
+            self._owners.append(disposer)
             own(disposer, name, resource, self._closing(index, close), **more)
             if index == self.after:
                 raise self.failure
@@ -128,8 +130,11 @@ class Watched:
         return in_loop if inspect.iscoroutinefunction(close) else in_thread
 
     def check(self) -> None:
-        """All that was opened was closed, once, in reverse order."""
-        assert self.closed == list(range(len(self.opened)))[::-1], (self.opened, self.closed)
+        """All that was opened was closed, once, what one disposer owned in reverse order."""
+        assert sorted(self.closed) == list(range(len(self.opened))), (self.opened, self.closed)
+        for owner in self._owners:
+            closed = [index for index in self.closed if self._owners[index] is owner]
+            assert closed == sorted(closed, reverse=True), (self.opened, self.closed)
 
 
 def first_cause(failure: BaseException) -> BaseException:

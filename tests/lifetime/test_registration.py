@@ -3,6 +3,8 @@ order, the first cause stays on top, nothing is left, and the run goes on.
 """
 
 import asyncio
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +12,10 @@ import pytest
 from leftovers import nothing_left
 from short_runs import FAKES, REAL, Watched, by_tokens, first_cause, in_processes, recipe_of
 
+import stretto
+from stretto.api.audit.auditing import AuditOptions, audit
 from stretto.api.runs import evaluate, resume, start
+from stretto.config.recipe import Recipe
 from stretto.errors import Interrupted, RunError
 from stretto.runtime.attempt import attempt
 from stretto.runtime.build import Given, open_parts, prepare
@@ -108,14 +113,42 @@ def test_closes_that_fail_are_notes_of_the_first_cause(tmp_path, monkeypatch):
     assert all(note in trace for note in notes)
 
 
-@pytest.mark.parametrize("k", range(registrations(False)))
-def test_an_evaluation_that_fails_at_a_registration(k, tmp_path, monkeypatch):
-    start(recipe_of(tmp_path, "run", **in_processes(False), steps=1, warmup=None))
-    watched = Watched(monkeypatch)
-    watched.after = k
-    with nothing_left(), pytest.raises(RuntimeError, match="on purpose"):
-        evaluate("run", runs_dir=tmp_path)
-    watched.check()
+def opens_a_session(recipe: Recipe) -> None:
+    tree = recipe.model_dump(mode="json", exclude_unset=True, exclude={"warmup", "name", "steps"})
+    with stretto.session("grpo", **tree) as s:
+        s.train(s.rollout(s.prompts(2)))
+
+
+ENTRIES: dict[str, Callable[[Recipe], object]] = {
+    "resume": lambda recipe: resume(Path(recipe.runs_dir) / "before", ["steps=2"]),
+    "fork": lambda recipe: resume(Path(recipe.runs_dir) / "before", ["steps=2"], fork=f"fork-{time.monotonic_ns()}"),
+    "evaluate": lambda recipe: evaluate("before", runs_dir=Path(recipe.runs_dir)),
+    "session": opens_a_session,
+    "audit": lambda recipe: audit(recipe, options=AuditOptions(prompts=2)),
+}
+
+
+@pytest.mark.parametrize(
+    "entry", [pytest.param(e, marks=[pytest.mark.slow] if e in ("fork", "audit") else []) for e in ENTRIES]
+)
+def test_whatever_opens_parts_closes_them(entry, tmp_path, monkeypatch):  # pitfall 31
+    """It fails at every registration that it has, until there is none left to fail at."""
+    recipe = recipe_of(tmp_path, "before", **in_processes(False), steps=1, warmup=None)
+    start(recipe)
+    k, failed = 0, True
+    while failed:
+        failed = False
+        with monkeypatch.context() as patched, nothing_left():
+            watched = Watched(patched)
+            watched.after = k
+            try:
+                ENTRIES[entry](recipe)
+            except RuntimeError as failure:
+                failed = failure is watched.failure
+                k += 1
+            watched.check()
+            assert len(watched.opened) == k
+    assert k >= registrations(False), watched.opened
 
 
 # --- cancelled half way ----------------------------------------------------------------------------------------------
