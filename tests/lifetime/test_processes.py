@@ -277,9 +277,10 @@ def test_a_reward_process_that_is_killed(keys, status, says, stretto, watch):  #
     assert (RunView(run).status, RunView(run).steps) == ("done", 60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "status", "says"),
-    [("retry", 0, None), pytest.param("fail", 3, "the environment process died of SIGKILL", marks=pytest.mark.slow)],
+    [("retry", 0, None), ("fail", 3, "the environment process died of SIGKILL")],
 )
 def test_an_environment_process_that_is_killed(policy, status, says, stretto, watch):  # pitfalls 3, 31
     # Whoever is not being played when its process dies is none the worse: it dies in the midst of a call.
