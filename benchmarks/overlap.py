@@ -85,7 +85,7 @@ def run(job: dict[str, Any], result: Path) -> None:
 
 def _threads() -> dict[str, float]:
     """CPU seconds of the threads of engine, learner and driver so far."""
-    known = {"stretto-native-engine": "engine", "stretto-learner_0": "learner", "stretto-driver": "driver"}
+    known = {"stretto-native-engine": "engine", "stretto-learner": "learner", "stretto-driver": "driver"}
     seconds: dict[str, float] = {}
     for thread in threading.enumerate():
         if thread.name in known and thread.ident is not None:

@@ -18,7 +18,8 @@
 Every message is a sentence that says what is wrong, what came and what to do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "TrainError",
     "UserError",
     "nearest",
+    "noting",
 ]
 
 
@@ -100,6 +102,18 @@ class Interrupted(StrettoError):
     """A signal stopped the run; its state was saved."""
 
     exit_status = 130
+
+
+@contextmanager
+def noting(first: BaseException, what: str) -> Generator[None]:
+    """For what is still to be done after ``first``: if it fails too, that is a note of ``first``, which stays on top.
+
+    A named failure policy: nothing else is caught and kept.
+    """
+    try:
+        yield
+    except Exception as later:  # noqa: BLE001 - it is told, beside what came first
+        first.add_note(f"{what[0].upper()}{what[1:]} failed as well: {type(later).__name__}: {later}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -50,3 +50,34 @@ def test_a_signal_when_all_is_done_changes_nothing():
         return "done"
 
     assert host(main) == "done"
+
+
+def test_what_is_left_on_the_loop_ends_before_it_is_closed():
+    """Tasks that nobody waited for are cancelled, as by asyncio.run; so is ``main``, if an exit broke the loop off."""
+    ended: list[str] = []
+
+    async def sleeps(name: str) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0)
+            ended.append(name)
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def forgets(stop: asyncio.Event) -> int:
+        tasks.append(asyncio.ensure_future(sleeps("left")))
+        await asyncio.sleep(0)
+        return 3
+
+    async def exits(stop: asyncio.Event) -> None:
+        def leave() -> None:
+            raise SystemExit(7)
+
+        asyncio.get_running_loop().call_soon(leave)
+        await sleeps("main")
+
+    assert host(forgets) == 3
+    with pytest.raises(SystemExit):
+        host(exits)
+    assert ended == ["left", "main"]

@@ -1,7 +1,10 @@
 """``stretto.session``: a loop of one's own gives what a run gives, and leaves nothing behind."""
 
 import json
+import os
+import signal
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +16,7 @@ import stretto
 from stretto.algorithms.advantages import group_credit
 from stretto.algorithms.losses import Tokens
 from stretto.errors import ConfigError, DataError, RewardError, StoreError, UserError
-from stretto.types import Column
+from stretto.types import Batch, Column
 
 PROMPTS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in range(4) for b in range(4)]
 SETTINGS = {
@@ -219,6 +222,44 @@ def test_nothing_is_left(how, tmp_path, left_behind):
     else:
         with pytest.raises(expected):
             work()
+    assert left_behind() == ([], [])
+
+
+def test_ctrl_c_comes_through_once_what_ran_has_ended(left_behind):
+    """And closing is not cut short by another."""
+    calls: list[str] = []
+
+    def slow() -> None:
+        calls.append("begun")
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        calls.append("ended")
+
+    def hit() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        calls.append("closed")
+
+    s = stretto.session("grpo", reward=digits, **SETTINGS)
+    with pytest.raises(KeyboardInterrupt):
+        s._run(s._parts.worker.call(slow))
+    assert len(s.rollout(s.prompts(1)[0]).trajectories) == 4
+    s._disposer.own("late", 1, hit)
+    with pytest.raises(KeyboardInterrupt):
+        s.close()
+    assert calls == ["begun", "ended", "closed"]
+    assert left_behind() == ([], [])
+
+
+def test_an_exit_in_a_loss_comes_out_where_it_was_called(left_behind):
+    def leaves(tokens):
+        raise SystemExit(7)
+
+    with stretto.session("grpo", reward=digits, **SETTINGS) as s:
+        groups = s.rollout(s.prompts(2), n=4)
+        with pytest.raises(SystemExit):
+            s.update(Batch(groups=tuple(groups)), loss=leaves)
+        s.publish()
     assert left_behind() == ([], [])
 
 

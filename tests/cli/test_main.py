@@ -96,6 +96,31 @@ def test_each_kind_of_error_has_its_status(capsys, error, status):  # pitfall 34
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_what_failed_after_the_cause_stands_below_it(capsys):
+    def fails():
+        error = RewardError("the reward failed. Mend it.")
+        error.add_note("the engine failed to close: OSError: no room")
+        raise error
+
+    assert exit_status(fails) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "error: the reward failed. Mend it.",
+        "  the engine failed to close: OSError: no room",
+    ]
+
+
+def test_ctrl_c_while_the_summary_is_written_changes_no_status(capsys, tmp_path, monkeypatch):  # pitfall 34
+    from stretto.cli import summary
+
+    def interrupted(view, *, unicode):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(summary, "end_of_run", interrupted)
+    keys = ["engine={type: fake}", "backend={type: fake}", "reward.workers=0", "warmup=null", "steps=1"]
+    assert main(["train", "quickstart", "evaluate.limit=2", *keys]) == 0
+
+
 def test_the_traceback_comes_with_debug_only(capsys):
     for arguments in (["train", "quikstart", "--debug"], ["--debug", "train", "quikstart"]):
         status, _, err = run(capsys, *arguments)

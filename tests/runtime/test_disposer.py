@@ -116,3 +116,72 @@ def test_what_closed_in_order_has_nothing_killed():
     finally:
         bystander.kill()
         bystander.wait()
+
+
+@pytest.mark.parametrize("how", ["a task", "a thread"])
+@pytest.mark.parametrize("what", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_close_that_raises_no_exception_keeps_no_other_from_closing(how, what):
+    closed: list[str] = []
+
+    async def in_task() -> None:
+        raise what
+
+    def in_thread() -> None:
+        raise what
+
+    async def main() -> None:
+        async with Disposer() as disposer:
+            disposer.own("first", 1, lambda: closed.append("first"))
+            disposer.own("bad", 1, in_task if how == "a task" else in_thread)
+
+    with pytest.raises(RunError, match="bad failed to close"):
+        asyncio.run(main())
+    assert closed == ["first"]
+
+
+def test_a_close_that_holds_on_when_it_is_given_up_is_left_behind():
+    closed: list[str] = []
+    begin = time.monotonic()
+
+    async def stubborn() -> None:
+        while time.monotonic() < begin + 5:
+            try:
+                await asyncio.sleep(5)
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        async with Disposer() as disposer:
+            disposer.own("first", 1, lambda: closed.append("first"))
+            disposer.own("stubborn", 1, stubborn, deadline_s=0.1)
+
+    loop = asyncio.new_event_loop()
+    with pytest.raises(RunError, match=r"stubborn did not close within 0\.1 s"):
+        loop.run_until_complete(main())
+    assert closed == ["first"]
+    loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(loop), return_exceptions=True))
+    loop.close()
+
+
+def test_a_cancellation_while_all_closes_is_not_lost():
+    closed: list[str] = []
+
+    async def slow() -> None:
+        await asyncio.sleep(0.1)
+        closed.append("slow")
+
+    async def work(closing: asyncio.Event) -> None:
+        async with Disposer() as disposer:
+            disposer.own("slow", 1, slow)
+            closing.set()
+
+    async def main() -> None:
+        closing = asyncio.Event()
+        task = asyncio.create_task(work(closing))
+        await closing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert closed == ["slow"]

@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -109,6 +110,28 @@ def test_a_config_that_is_not_json_frees_the_lock(tmp_path):
         RunStore.create(tmp_path, RunSpec(hint="q", config={"x": float("nan")}, seed=0, steps=1))
     with pytest.raises(ResumeError, match=r"q is not a run: it has no run\.json"):
         RunStore.open(tmp_path / "q")
+
+
+def test_a_parent_that_cannot_be_copied_leaves_no_run(new_run, tmp_path):
+    with new_run() as store:
+        saved = store.checkpoint(Header(phase="main", steps_done=1, version=1), write, keep_last=1)
+    shutil.rmtree(saved.path)
+    num_open = psutil.Process().num_fds()
+    with pytest.raises(StoreError, match="No such file or directory"):
+        new_run(name="fork", begin=saved)
+    assert not (tmp_path / "runs" / "fork").exists()
+    assert psutil.Process().num_fds() == num_open
+
+
+def test_a_record_that_cannot_be_begun_is_closed(new_run, tmp_path, monkeypatch):
+    new_run(name="run").close()
+    num_open = psutil.Process().num_fds()
+    with monkeypatch.context() as patched:
+        patched.setattr(RunStore, "event", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            RunStore.open(tmp_path / "runs" / "run")
+    assert psutil.Process().num_fds() == num_open
+    RunStore.open(tmp_path / "runs" / "run").close()
 
 
 def test_one_writer_at_a_time(new_run):

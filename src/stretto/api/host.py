@@ -34,9 +34,7 @@ def host(main: Callable[[asyncio.Event], Awaitable[T]]) -> T:
         except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
             failure.append(error)
         finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
+            _end(loop)
 
     def ask_to_stop() -> None:
         with suppress(RuntimeError):  # the loop is closed: all is done, and there is nothing to stop
@@ -52,6 +50,18 @@ def host(main: Callable[[asyncio.Event], Awaitable[T]]) -> T:
     return outcome[0]
 
 
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left on the loop and wait for it (``main`` itself, if an exit in a task broke the loop off)."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
 @contextmanager
 def _signals(ask_to_stop: Callable[[], object]) -> Iterator[None]:
     """First signal: ask to stop, and say so. Second: leave at once; children end when their pipe closes."""
@@ -63,6 +73,7 @@ def _signals(ask_to_stop: Callable[[], object]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         asked.append(number)
         if len(asked) > 1:
+            _show_cursor()
             os._exit(130)
         print("\nStopping: finishing what has begun, then saving. Once more to leave at once.", file=sys.stderr)
         ask_to_stop()
@@ -73,3 +84,10 @@ def _signals(ask_to_stop: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _show_cursor() -> None:
+    """A live display hides the terminal's cursor, and does not get to show it again when the process leaves at once."""
+    with suppress(OSError):
+        if os.isatty(1):
+            os.write(1, b"\x1b[?25h\n")

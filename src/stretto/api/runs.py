@@ -24,6 +24,7 @@ from stretto.runtime.evaluation import EvalResult
 from stretto.runtime.threads import threads_of
 from stretto.runtime.unread import refuse_unread
 from stretto.store import Checkpoint, ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run, word_for
+from stretto.waiting import unless_stopped
 
 __all__ = ["as_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
 
@@ -104,10 +105,8 @@ def resume(
         )
     if fork is not None:
         return _drive(job, _fork(view, recipe, job), observer)
-    store = RunStore.open(path, lambda checkpoint: position_after(checkpoint, job))
-    for change in changes:
-        store.event(SettingBody(key=change.key, old=change.old, new=change.new))
-    return _drive(job, store, observer)
+    settings = [SettingBody(key=change.key, old=change.old, new=change.new) for change in changes]
+    return _drive(job, RunStore.open(path, lambda checkpoint: position_after(checkpoint, job)), observer, settings)
 
 
 def evaluate(target: str, overrides: Sequence[str] = (), *, runs_dir: Path = Path("runs")) -> dict[str, EvalResult]:
@@ -122,7 +121,7 @@ def evaluate(target: str, overrides: Sequence[str] = (), *, runs_dir: Path = Pat
     if _is_model(target):
         recipe = recipe_from_mapping({"steps": 1, "model": {"path": target}}, overrides)
         _refuse_unevaluated(overrides, (*EVALUATION_KEYS, "seed", "model.revision"))
-        return host(lambda stop: evaluate_only(prepare(recipe, Given(), trains=False), None))
+        return _evaluate(recipe, None)
     view = RunView(find_run(runs_dir, target))
     recipe, _ = apply_overrides(recipe_of(view), overrides)
     _refuse_unevaluated(overrides, EVALUATION_KEYS)
@@ -131,7 +130,13 @@ def evaluate(target: str, overrides: Sequence[str] = (), *, runs_dir: Path = Pat
     checkpoint = view.checkpoint().taken
     if checkpoint is None:
         raise ResumeError(f"run {view.name!r} has no whole checkpoint to evaluate. Resume it until it has saved one.")
-    return host(lambda stop: evaluate_only(prepare(recipe, Given(), trains=False), checkpoint))
+    return _evaluate(recipe, checkpoint)
+
+
+def _evaluate(recipe: Recipe, checkpoint: Checkpoint | None) -> dict[str, EvalResult]:
+    told = "the evaluation was stopped. There is nothing to keep of it; start it again."
+    job = prepare(recipe, Given(), trains=False)
+    return host(lambda stop: unless_stopped(evaluate_only(job, checkpoint), stop, told))
 
 
 def _is_model(target: str) -> bool:
@@ -241,9 +246,12 @@ def _spec(recipe: Recipe, hint: str, *, parent: str | None = None, begin: Checkp
     )
 
 
-def _drive(job: Job, store: RunStore, observer: Observer | None) -> RunView:
-    """See the run to its end, then read what was recorded. What a resume passed over is said, as an error event."""
+def _drive(job: Job, store: RunStore, observer: Observer | None, settings: Sequence[SettingBody] = ()) -> RunView:
+    """See the run to its end, then read what was recorded. What a resume changed is said, and what it passed over, as
+    an error event."""
     with store:
+        for setting in settings:
+            store.event(setting)
         if observer is not None:
             for event in RunView(store.path).all_events:
                 if event.attempt == store.attempt:

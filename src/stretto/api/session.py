@@ -14,7 +14,8 @@ it runs on in a run, with the same seeds, so that equal calls give equal bits.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -273,7 +274,7 @@ class Session:
         self._closed = True
         try:
             kind = None if cause is None else type(cause)
-            self._run(self._disposer.__aexit__(kind, cause, None))
+            self._run(self._disposer.__aexit__(kind, cause, None), cancel=False)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -281,18 +282,34 @@ class Session:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            # An exit in a task breaks the loop off; whoever waits for the task gets it, if the loop goes on.
+            with suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+                return
 
-    def _run(self, work: Coroutine[object, object, T]) -> T:
-        """The result of ``work`` on the session's loop. Ctrl-C cancels it, and comes through once it has ended."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            while not future.done():  # a wait without end would keep Python from running signal handlers
-                wait([future], timeout=0.5)
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
+    def _run(self, work: Coroutine[object, object, T], *, cancel: bool = True) -> T:
+        """The result of ``work`` on the session's loop. Ctrl-C cancels it, unless ``cancel`` is off, and comes through
+        once it has ended; what the learner has begun it finishes before it does anything else."""
+        outcome: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            tasks.append(self._loop.create_task(work))
+            tasks[0].add_done_callback(lambda task: _hand_over(task, outcome))
+
+        self._loop.call_soon_threadsafe(begin)
+        interrupt: KeyboardInterrupt | None = None
+        while not outcome.done():
+            try:
+                wait([outcome], timeout=0.5)  # a wait without end would keep Python from running signal handlers
+            except KeyboardInterrupt as error:
+                interrupt = error
+                if cancel:
+                    self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+        if interrupt is not None:
+            raise interrupt
+        return outcome.result()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -380,6 +397,15 @@ def session(
             'order={"type": "shuffle"}, and choose from s.train_prompts as you like.'
         )
     return Session(asked.recipe, asked.given)
+
+
+def _hand_over(task: "asyncio.Task[T]", outcome: "Future[T]") -> None:
+    if task.cancelled():
+        outcome.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
 
 
 def _by_function(function: Callable[..., object], settings: Mapping[str, Setting]) -> LossRef:

@@ -6,6 +6,7 @@ Every import inside a function is there to keep ``stretto --help`` quick: recipe
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -248,9 +249,10 @@ def _run(go: "Callable[[Observer], RunView]") -> None:
 
     with watching(sys.stdout) as observer:
         view = go(observer)
-    print()
-    sys.stdout.write(end_of_run(view, unicode=can_draw(sys.stdout)))
-    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):  # it cuts the summary short; the run is what it was
+        print()
+        sys.stdout.write(end_of_run(view, unicode=can_draw(sys.stdout)))
+        sys.stdout.flush()
     if STATUS[view.status]:
         raise typer.Exit(STATUS[view.status])
 

@@ -102,3 +102,5 @@ def _say(error: Exception, prefix: str, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
     print(f"{prefix}: {error}", file=sys.stderr)
+    for note in getattr(error, "__notes__", ()):  # what failed after it
+        print(f"  {note}", file=sys.stderr)

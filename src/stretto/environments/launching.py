@@ -121,8 +121,8 @@ class Child:
 
     def kill(self) -> None:
         """Kill it and its process group, reap it and close everything. Idempotent."""
+        self.abandon()  # first: a child that sees the link close beside an answer nobody read would complain
         self.link.close()
-        self.abandon()
         assert self._process.stdin is not None
         self._process.stdin.close()
         # What SIGKILL does not end within this time is stuck in the kernel; waiting longer would hang the run.

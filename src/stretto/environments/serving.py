@@ -49,7 +49,10 @@ def _receive_exactly(link: socket.socket, size: int) -> bytes | None:
     data = bytearray(size)
     view, got = memoryview(data), 0
     while got < size:
-        count = link.recv_into(view[got:])
+        try:
+            count = link.recv_into(view[got:])
+        except ConnectionResetError:  # the parent is gone, and an answer it had not read with it
+            return None
         if count == 0:
             return None
         got += count

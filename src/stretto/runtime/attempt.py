@@ -6,7 +6,7 @@ Everything is undone in reverse if a later stage fails.
 
 import asyncio
 
-from stretto.errors import ConfigError, Interrupted, RewardError
+from stretto.errors import ConfigError, Interrupted, RewardError, noting
 from stretto.memory import tuned_memory
 from stretto.runtime.build import Job, open_parts
 from stretto.runtime.checkpoint import Position, position_after
@@ -15,7 +15,8 @@ from stretto.runtime.driver import Driver
 from stretto.runtime.evaluation import EvalResult, evaluate
 from stretto.runtime.parts import Parts
 from stretto.runtime.recording import Recorder
-from stretto.store import Checkpoint, EndStatus, ErrorBody, RunStore, word_for
+from stretto.store import Checkpoint, ErrorBody, RunStore, word_for
+from stretto.waiting import unless_stopped
 
 __all__ = ["EXPORT", "attempt", "evaluate_only"]
 
@@ -25,29 +26,24 @@ EXPORT = "model"
 
 async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
     """Run ``job`` from the checkpoint that ``store`` found (or from the start), and record how it ended."""
-    status: EndStatus = "failed"
-    reason = ""
+    told = (
+        "Stopped by a signal during start-up, before anything was trained. "
+        f"Go on with `stretto resume {word_for(store.path)}`."
+    )
     try:
         async with Disposer() as disposer:
-            parts = await open_parts(job, disposer)
-            at = await _restore(parts, job, store.found.taken)
+            parts, at = await unless_stopped(_start(job, store, disposer), stop, told)
             recorder = Recorder(store)
             driver = Driver(job, parts, recorder, stop)
             with tuned_memory():
                 await driver.run(at)
             await parts.export(job.exports, store.path / EXPORT)
-        status = "done"
-    except Interrupted as interrupted:
-        status, reason = "interrupted", str(interrupted)
-        raise
     except BaseException as failure:
         if isinstance(failure, RewardError):
             failure.args = (f"{failure} Then go on with {_resume_of(job, store)}.",)
-        reason = f"{type(failure).__name__}: {failure}"
-        store.event(ErrorBody.of(failure, "run"))
+        _record_end(store, failure)
         raise
-    finally:
-        store.end(status, reason)
+    store.end("done")
 
 
 async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, EvalResult]:
@@ -68,6 +64,23 @@ async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, Ev
         await parts.publish(0)
         with tuned_memory():
             return {eval_set.name: await evaluate(parts, eval_set) for eval_set in sets}
+
+
+async def _start(job: Job, store: RunStore, disposer: Disposer) -> tuple[Parts, Position]:
+    parts = await open_parts(job, disposer)
+    return parts, await _restore(parts, job, store.found.taken)
+
+
+def _record_end(store: RunStore, failure: BaseException) -> None:
+    """That the attempt failed, or was stopped, and why."""
+    if isinstance(failure, Interrupted):
+        with noting(failure, "recording the end"):
+            store.end("interrupted", str(failure))
+        return
+    with noting(failure, "recording the failure"):
+        store.event(ErrorBody.of(failure, "run"))
+    with noting(failure, "recording the end"):
+        store.end("failed", f"{type(failure).__name__}: {failure}")
 
 
 def _resume_of(job: Job, store: RunStore) -> str:

@@ -274,13 +274,14 @@ async def open_parts(job: Job, disposer: Disposer, *, trains: bool = True) -> Pa
         await episodes.start()
     worker = Worker()
     disposer.own("the learner", worker, worker.close, deadline_s=60.0)
-    worker.backend = await worker.call(_open_backend, job)
+    await worker.open(lambda: _open_backend(job))
     engine = _open_engine(job)
     disposer.own("the engine", engine, engine.close)
     eval_engines: list[RolloutEngine] = []
     for number in range(evaluation_engines(recipe) if trains else 0):
-        eval_engines.append(_open_engine(job))
-        disposer.own(f"the evaluations' engine {number}", eval_engines[-1], eval_engines[-1].close)
+        own = _open_engine(job)
+        disposer.own(f"the evaluations' engine {number}", own, own.close)
+        eval_engines.append(own)
     return Parts(
         engine=engine,
         worker=worker,

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from stretto.errors import RunError
+from stretto.waiting import in_thread
 
 __all__ = ["Disposer"]
 
@@ -60,47 +61,62 @@ class Disposer:
         self, kind: type[BaseException] | None, cause: BaseException | None, trace: TracebackType | None
     ) -> None:
         closing = asyncio.ensure_future(self._close_all())
+        cancelled: asyncio.CancelledError | None = None
         while not closing.done():  # a second cancellation must not leave anything open
             try:
                 await asyncio.shield(closing)
-            except asyncio.CancelledError:
-                if closing.cancelled():
-                    raise
+            except asyncio.CancelledError as error:
+                cancelled = error
         failures = closing.result()
-        if not failures:
-            return
-        if cause is not None:
+        first = cause or cancelled
+        if first is not None:
             for failure in failures:
-                cause.add_note(failure)
-        else:
+                first.add_note(failure)
+        elif failures:
             raise RunError("The run ended, but not everything closed in order: " + " ".join(failures))
+        if cause is None and cancelled is not None:
+            raise cancelled
 
     async def _close_all(self) -> list[str]:
         failures: list[str] = []
         while self._owned:
             owned = self._owned.pop()
             pids = tuple(owned.pids())
-            try:
-                await asyncio.wait_for(_call(owned.close), owned.deadline_s)
-            except TimeoutError:
-                failures.append(f"{owned.name} did not close within {owned.deadline_s:g} s; its processes were killed.")
-            except Exception as error:  # noqa: BLE001 - every close must run; the failure is reported below
-                failures.append(f"{owned.name} failed to close: {type(error).__name__}: {error}")
-            else:
+            failure = await _close(owned)
+            if failure is None:
                 continue  # its children are gone and reaped, and their ids may be others' by now
+            failures.append(failure)
             for pid in pids:
                 _kill(pid)
         return failures
 
 
-async def _call(close: Close) -> None:
-    """Run a close; a synchronous one goes to a thread, so that its deadline holds."""
-    if inspect.iscoroutinefunction(close):
-        await close()
-        return
-    result = await asyncio.to_thread(close)
-    if inspect.isawaitable(result):
-        await result
+async def _close(owned: _Owned) -> str | None:
+    """Run a close; why it failed, if it did. One that is late is left behind, and whatever it raises is its own."""
+    closing = asyncio.ensure_future(_call(owned))
+    await asyncio.wait({closing}, timeout=owned.deadline_s)
+    if not closing.done():
+        closing.cancel()
+        return f"{owned.name} did not close within {owned.deadline_s:g} s; its processes were killed."
+    if closing.cancelled():
+        return f"{owned.name} failed to close: it was cancelled."
+    return closing.result()
+
+
+async def _call(owned: _Owned) -> str | None:
+    """Why a close failed, if it did. A synchronous one goes to a thread, so that its deadline holds."""
+    try:
+        if inspect.iscoroutinefunction(owned.close):
+            await owned.close()
+        else:
+            result = await in_thread(owned.close, f"stretto-close {owned.name}")
+            if inspect.isawaitable(result):
+                await result
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - every close must run, after an exit too; the failure is reported
+        return f"{owned.name} failed to close: {type(error).__name__}: {error}"
+    return None
 
 
 def _kill(pid: int) -> None:

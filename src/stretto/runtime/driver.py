@@ -15,10 +15,11 @@ window waits for draws that run ahead if they drain. Nothing else waits.
 import asyncio
 import time
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from stretto.config.intervals import Interval
-from stretto.errors import Interrupted, StoreError, TrainError
+from stretto.errors import Interrupted, StoreError, TrainError, noting
 from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, capture
 from stretto.runtime.evaluations import Evaluations
@@ -35,6 +36,7 @@ from stretto.runtime.runner import Runner
 from stretto.runtime.saving import Saving
 from stretto.store import Header, word_for
 from stretto.types import Group
+from stretto.waiting import unless_stopped
 
 __all__ = ["Driver"]
 
@@ -76,18 +78,19 @@ class Driver:
             try:
                 await self._loop(progress, begin)
             except BaseException as failure:
-                await progress.runner.close()
-                try:
-                    if progress.in_window and progress.saved_at != progress.step and _leaves_good_state(failure):
-                        await self._save(progress, waits=True)
-                    await self._saving.finish()
-                except StoreError as second:
-                    if isinstance(failure, Interrupted):  # which says that the state is saved
-                        raise
-                    failure.add_note(str(second))
-                finally:
-                    await self._evaluations.cancel()
+                await self._abandon(progress, failure)
                 raise
+
+    async def _abandon(self, p: _Progress, failure: BaseException) -> None:
+        """End what runs, and keep the state if it is that of a window. Interrupted says that it is kept, so it is."""
+        await p.runner.close()
+        try:
+            with nullcontext() if isinstance(failure, Interrupted) else noting(failure, "saving the state"):
+                if p.in_window and p.saved_at != p.step and _leaves_good_state(failure):
+                    await self._save(p, waits=True)
+                await self._saving.finish()
+        finally:
+            await self._evaluations.cancel()
 
     async def _loop(self, p: _Progress, at: Position) -> None:
         """The loop of a phase."""
@@ -98,11 +101,11 @@ class Driver:
             await self._parts.worker.call(p.phase.begin, self._parts.backend)
         await self._publish(p)
         due = due_after(p.phase.evaluate.every, p.step) if p.step else p.phase.evaluate.at_start
-        if due and p.evaluated_at != p.step:  # also after a resume, if the evaluation of this step had failed
-            await self._evaluate(p)
         if at.pool is not None:
             p.order.restore(at.order)
             p.pool.restore(at.pool, at.finished)
+        if due and p.evaluated_at != p.step:  # also after a resume, if the evaluation of this step had come to nothing
+            await (self._window(p, {"evaluate"}, last=False) if p.step else self._evaluate(p))
         asked = {what: self._periodic(p, what) for what in ("evaluate", "save", "export")}
         while not p.done and (taken := await self._take(p)) is not None:
             p.in_window = False
@@ -118,8 +121,8 @@ class Driver:
                     await p.pool.drained()
             p.step += 1
             await self._publish(p)
-            p.in_window = True
             self._record.step(p.step - 1, result, taken, self._clock.lap() | self._parts.colocation.peaks())
+            p.in_window = True  # not before: a state that is kept has the record of its step
             self._count_skipped(p, result.report.skipped)
             now = _now(p)
             await self._window(p, {what for what, work in asked.items() if work.due(now)}, last=p.pool.ended)
@@ -150,7 +153,7 @@ class Driver:
         step is abandoned."""
         with self._clock("time/wait_s"):
             if self._stop.is_set():  # groups may wait already (staleness 1); taking them would win every time
-                raise self._interrupted(p)
+                raise Interrupted(self._told(p))
             p.pool.admit(p.step)
             take = asyncio.ensure_future(p.pool.take())
             stop = asyncio.ensure_future(self._stop.wait())
@@ -158,13 +161,14 @@ class Driver:
                 await asyncio.wait({take, stop}, return_when=asyncio.FIRST_COMPLETED)
                 if take.done():
                     return take.result()
-                raise self._interrupted(p)
+                raise Interrupted(self._told(p))
             finally:
                 take.cancel()
                 stop.cancel()
 
-    def _interrupted(self, p: _Progress) -> Interrupted:
-        return Interrupted(
+    def _told(self, p: _Progress) -> str:
+        """What is said of a stop."""
+        return (
             f"Stopped by a signal in phase {p.phase.name} after {p.step} steps; the state is saved. "
             f"Go on with `stretto resume {word_for(self._record.store.path)}`."
         )
@@ -208,13 +212,18 @@ class Driver:
             self._clock.note("publish/gap", published.gap)
 
     async def _evaluate(self, p: _Progress) -> None:
-        """Every set of the phase."""
+        """Every set of the phase. Raises Interrupted if a stop is asked for before they are done."""
 
         def took(step: int, metrics: Mapping[str, float]) -> None:
             p.metrics, p.evaluated_at = metrics, step
 
-        with self._clock("time/evaluate_s"):
-            await self._evaluations.evaluate(p.phase, p.step, took)
+        try:
+            with self._clock("time/evaluate_s"):
+                evaluating = self._evaluations.evaluate(p.phase, p.step, took)
+                await unless_stopped(evaluating, self._stop, self._told(p))
+        except Interrupted:
+            p.done = False  # what is left to do is this evaluation
+            raise
         p.tried_at = p.step
 
     async def _save(self, p: _Progress, *, waits: bool) -> None:

@@ -46,7 +46,9 @@ async def probe_weights(
             alone = binding.environment(draw)
             groups.append(await rollout(prompt, binding.generate("policy", draw), binding.tokenize(draw), alone, n=2))
     except EngineError as error:
-        raise EngineError(f"the engine cannot sample from the weights that were just published: {error}") from error
+        raise EngineError(
+            f"the engine cannot sample from the weights that were just published, as if some had not arrived: {error}"
+        ) from error
     batch = Batch(groups=tuple(groups))
     async with parts.colocation.scoring():
         (trained,) = await parts.worker.call(parts.backend.score, "policy", batch, frozenset({"logprobs"}))

@@ -37,10 +37,10 @@ class Publisher:
         how = self._how
         proves = how.check_weights == "always" or (how.check_weights == "once" and not self._begun)
         sent = await self._parts.publish(version, in_flight, clear=how.clear if proves else ())
-        if self._parts.deterministic and not self._begun:
-            await probe_invariance(self._parts)
         gap = None
         if proves:
             gap = await probe_weights(self._parts, prompts, sampling, tolerance=how.tolerance)
+        if self._parts.deterministic and not self._begun:
+            await probe_invariance(self._parts)
         self._begun = True
         return Published(sent=sent, gap=gap)

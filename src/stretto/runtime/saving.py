@@ -1,10 +1,12 @@
 """Writing checkpoints on a thread of its own, one at a time, while the run goes on."""
 
 import asyncio
+from functools import partial
 
 from stretto.config.sections import SaveConfig
 from stretto.runtime.checkpoint import Captured
 from stretto.store import Checkpoint, Header, RunStore
+from stretto.waiting import in_thread
 
 __all__ = ["Saving"]
 
@@ -19,7 +21,7 @@ class Saving:
     def begin(self, header: Header, captured: Captured, keep: SaveConfig, seq: int) -> None:
         """Write it. ``seq``: the newest event that it vouches for."""
         assert self._task is None, "finish the checkpoint before it first"
-        write = asyncio.to_thread(
+        write = partial(
             self._store.checkpoint,
             header,
             captured.write,
@@ -27,7 +29,7 @@ class Saving:
             keep_best=keep.keep_best,
             seq=seq,
         )
-        self._task = asyncio.ensure_future(write)
+        self._task = asyncio.ensure_future(in_thread(write, "stretto-saving"))
 
     async def finish(self) -> None:
         """Wait until what was begun is on disk. Raises what kept it from there, once."""

@@ -6,7 +6,6 @@ The driver sends it one call a step and waits; nothing else touches the backend.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeAlias, TypeVar
 
@@ -17,6 +16,7 @@ from stretto.runtime.binding import StepBinding
 from stretto.runtime.calling import call_step_node
 from stretto.store import NodeTime
 from stretto.types import Group, Json, StepReport, UpdateReport
+from stretto.waiting import Lane
 
 __all__ = ["StepResult", "Worker"]
 
@@ -35,30 +35,44 @@ class StepResult:
 
 
 class Worker:
-    """Runs everything that touches ``backend`` on one thread. ``backend`` is set by whoever builds it (``call``).
+    """Runs everything that touches ``backend`` on one thread, which also makes it (``open``).
 
     ``memory``: what the nodes of the phase that runs keep from step to step; checkpoints hold it.
     """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stretto-learner")
+        self._thread = Lane("stretto-learner")
         self.backend: TrainBackend | None = None
         self.memory: dict[str, Json] = {}
 
+    async def open(self, make: Callable[[], TrainBackend]) -> None:
+        """Make the backend on the learner's thread. It is closed also if nobody waits for it any more."""
+
+        def opened() -> None:
+            self.backend = make()
+
+        await self.call(opened)
+
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function on the learner's thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
+        return await asyncio.wrap_future(self._thread.submit(lambda: function(*args, **kwargs)))
 
     async def step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
         """Run the per-step program once, as step ``step`` (from 0) of its phase."""
         return await self.call(self._step, graph, groups, lr, step)
 
     def close(self) -> None:
-        """Close the backend on its thread, then the thread."""
+        """Close the backend on its thread, then the thread, once what runs there is done."""
+        closed = self._thread.submit(self._close_backend)
+        self._thread.close()
+        try:
+            closed.result()
+        finally:
+            self._thread.join()
+
+    def _close_backend(self) -> None:
         if self.backend is not None:
-            self._thread.submit(self.backend.close).result()
-        self._thread.shutdown(wait=True)
+            self.backend.close()
 
     def _step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
         assert self.backend is not None

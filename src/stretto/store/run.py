@@ -16,12 +16,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 
-from stretto.errors import ConfigError, ResumeError, StoreError
+from stretto.errors import ConfigError, ResumeError, StoreError, noting
 from stretto.store.checkpoints import Found, clean, newest, prune, save, set_aside
 from stretto.store.describe import RunInfo, describe, read_info, word_for, write_info
 from stretto.store.events import (
@@ -92,23 +93,30 @@ class RunStore:
         self._rollouts: dict[str, LineFile] = {}
         self._flushed_s = time.time()
         self._closed = False
-        if not past:
-            self.event(RunBody(name=info.name, seed=info.seed, steps=info.steps))
-        self.event(
-            AttemptBody(
-                attempt=self.attempt,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                resumed_from=None if taken is None else _resumed_from(taken),
+        try:
+            if not past:
+                self.event(RunBody(name=info.name, seed=info.seed, steps=info.steps))
+            self.event(
+                AttemptBody(
+                    attempt=self.attempt,
+                    pid=os.getpid(),
+                    host=socket.gethostname(),
+                    resumed_from=None if taken is None else _resumed_from(taken),
+                )
             )
-        )
-        self.flush()
+            self.flush()
+        except BaseException as error:
+            with noting(error, "closing the record"):
+                self._events.close()
+            raise
 
     @classmethod
     def create(cls, runs_dir: Path, spec: RunSpec) -> "RunStore":
         """A new run. Raises ConfigError if ``spec.name`` exists already, StoreError if the disk refuses."""
         if runs_dir.exists() and not runs_dir.is_dir():
             raise ConfigError(f"runs_dir={runs_dir} is no folder, and runs are folders in it. Set it to one.")
+        path: Path | None = None
+        lock: RunLock | None = None
         try:
             runs_dir.mkdir(parents=True, exist_ok=True)
             path = _new_folder(runs_dir, spec)
@@ -118,8 +126,12 @@ class RunStore:
             if spec.begin is not None:
                 shutil.copytree(spec.begin.path, path / "checkpoints" / spec.begin.path.name)
         except OSError as error:
+            if lock is not None:
+                lock.release()
+            if path is not None:  # nothing but what was made here is in it
+                shutil.rmtree(path, ignore_errors=True)
             raise StoreError(
-                f"no run can be created in {runs_dir}: {error.strerror} ({error.filename}). "
+                f"no run can be created in {runs_dir}: {_cause(error)}. "
                 "Free space, or set runs_dir to a folder that can be written."
             ) from error
         info = describe(path.name, spec.config, seed=spec.seed, steps=spec.steps)
@@ -282,7 +294,8 @@ class RunStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        with nullcontext() if error is None else noting(error, "closing the record"):
+            self.close()
 
     def _make_durable(self, seq: int | None) -> int:
         """Bring the log to disk, up to ``seq`` at least; None: all of it, whose newest ``seq`` is given. A checkpoint
@@ -326,6 +339,11 @@ def _new_folder(runs_dir: Path, spec: RunSpec) -> Path:
             continue
         return path
     raise AssertionError("unreachable: the numbers do not end")
+
+
+def _cause(error: OSError) -> str:
+    """Why the system refused. A copied folder tells it for every file, without a number."""
+    return f"{error.strerror} ({error.filename})" if error.strerror else str(error)
 
 
 def _taken(path: Path) -> str:

@@ -187,11 +187,50 @@ def test_close_ends_pending_requests_and_the_thread(llama, collect):
             await opening
         await engine.close()
         assert not (await engine.status()).healthy
-        with pytest.raises(EngineError, match="closed engine"):
+        with pytest.raises(EngineError, match="engine that was closed"):
             await collect(engine, _request())
         for call in (engine.abort(["a"]), engine.set_memory("awake"), drain()):
             with pytest.raises(EngineError, match="closed"):
                 await call
+        assert not [t for t in threading.enumerate() if t.name == "stretto-native-engine"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("doing", ["nothing", "generating", "opening a window", "asked"])
+def test_an_exit_in_the_thread_is_told_to_all_who_wait(llama, collect, doing):  # pitfalls 4, 32
+    def leaves():
+        raise SystemExit
+
+    async def main():
+        engine = await llama.engine(slots=2, max_len=4096)
+        waiting = []
+        if doing in ("generating", "opening a window"):
+            waiting.append(asyncio.ensure_future(collect(engine, _request("a", n=9, max_tokens=4000))))
+            await _started(engine, 3)
+        if doing == "opening a window":
+
+            async def drain():
+                async with engine.update_weights(1, in_flight="drain"):
+                    raise AssertionError
+
+            waiting.append(asyncio.ensure_future(drain()))
+            await asyncio.sleep(0.01)
+        if doing == "asked":
+            waiting.append(asyncio.ensure_future(engine._thread.ask(leaves)))
+        else:
+            engine._thread.post(leaves)
+        for each in waiting:
+            with pytest.raises(EngineError, match="lost its thread to SystemExit"):
+                await asyncio.wait_for(each, 30)
+        while not engine._thread.closed:
+            await asyncio.sleep(0.001)
+        with pytest.raises(EngineError, match="lost its thread to SystemExit"):
+            await asyncio.wait_for(engine.abort(["a"]), 30)
+        assert not (await engine.status()).healthy
+        with pytest.raises(EngineError, match="came to an engine that lost its thread to SystemExit"):
+            await collect(engine, _request("b"))
+        await engine.close()
         assert not [t for t in threading.enumerate() if t.name == "stretto-native-engine"]
 
     asyncio.run(main())

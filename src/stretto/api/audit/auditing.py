@@ -1,6 +1,5 @@
 """The whole audit of a recipe: data, made answers, samples of the model. Trains nothing and writes nothing."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,11 +13,12 @@ from stretto.api.audit.sampling import sample_groups
 from stretto.api.audit.scoring import score_answers
 from stretto.api.host import host
 from stretto.config.recipe import Recipe
-from stretto.errors import ConfigError, Interrupted
+from stretto.errors import ConfigError
 from stretto.graph import Graph
 from stretto.runtime.build import Given, Job, prepare
 from stretto.runtime.unread import refuse_unread
 from stretto.types import Prompt
+from stretto.waiting import unless_stopped
 
 __all__ = ["AuditOptions", "audit"]
 
@@ -58,7 +58,8 @@ def audit(
     job = prepare(recipe, given)
     refuse_unread(recipe, job.graphs)
     data, findings = look_at_data(job)
-    reward, model, more, left_out = host(lambda stop: _until(stop, job, given, options))
+    told = "the audit was stopped. There is nothing to keep of it; start it again."
+    reward, model, more, left_out = host(lambda stop: unless_stopped(_look(job, given, options), stop, told))
     found = sorted([*findings, *more], key=lambda finding: _ORDER[finding.severity])
     return AuditReport(
         recipe=hint, data=data, reward=reward, model=model, findings=tuple(found), left_out=tuple(left_out)
@@ -66,21 +67,6 @@ def audit(
 
 
 _Looked = tuple[RewardFigures | None, ModelFigures | None, list[Finding], list[str]]
-
-
-async def _until(stop: asyncio.Event, job: Job, given: Given, options: AuditOptions) -> _Looked:
-    """Look, unless a signal comes first."""
-    looking = asyncio.ensure_future(_look(job, given, options))
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if looking.done():
-            return looking.result()
-        raise Interrupted("the audit was stopped. There is nothing to keep of it; start it again.")
-    finally:
-        for task in (looking, stopping):
-            task.cancel()
-        await asyncio.gather(looking, stopping, return_exceptions=True)
 
 
 async def _look(job: Job, given: Given, options: AuditOptions) -> _Looked:

@@ -55,8 +55,8 @@ def weights_of(models: Mapping[str, Held]) -> dict[tuple[str, str], Tensor]:
     found: dict[tuple[str, str], Tensor] = {}
     for name, held in models.items():
         own = held.network.own_parameters()
-        found |= {(name, key): p.data for key, p in own.items()}
+        found |= {(name, key): p for key, p in own.items()}
         others = {id(p) for p in own.values()}
-        found |= {(name, f"#{i}"): p.data for i, p in enumerate(held.network.parameters()) if id(p) not in others}
-    once = {tensor.untyped_storage().data_ptr(): key for key, tensor in reversed(found.items())}
-    return {key: tensor for key, tensor in found.items() if once[tensor.untyped_storage().data_ptr()] == key}
+        found |= {(name, f"#{i}"): p for i, p in enumerate(held.network.parameters()) if id(p) not in others}
+    once = {id(tensor): key for key, tensor in reversed(found.items())}
+    return {key: tensor for key, tensor in found.items() if once[id(tensor)] == key}

@@ -1,6 +1,6 @@
 """Where the contents of tensors lie while the memory of their device is wanted for something else.
 
-A tensor keeps its identity, shape and type, and has no storage meanwhile; whoever holds it holds it still.
+A tensor keeps its identity and type, and is empty meanwhile; whoever holds it holds it still.
 """
 
 import mmap
@@ -26,6 +26,7 @@ class Shelf(Generic[K]):
         self._to = to
         self._tensors: dict[K, Tensor] = {}
         self._contents: dict[K, Tensor] = {}
+        self._devices: dict[K, torch.device] = {}
 
     def put(self, tensors: Mapping[K, Tensor]) -> None:
         """Take the contents of ``tensors``, of which no two share memory, and free what they lay in. StoreError if the
@@ -33,8 +34,9 @@ class Shelf(Generic[K]):
         assert not self._tensors, "the shelf is full"
         self._contents = _in_file(tensors) if self._to == "disk" else {k: _on_host(t) for k, t in tensors.items()}
         self._tensors = dict(tensors)
+        self._devices = {key: tensor.device for key, tensor in tensors.items()}
         for tensor in tensors.values():
-            tensor.untyped_storage().resize_(0)
+            tensor.data = tensor.new_empty(0)
         give_back_memory()
         if any(tensor.device.type == "cuda" for tensor in tensors.values()):
             torch.cuda.empty_cache()
@@ -42,9 +44,7 @@ class Shelf(Generic[K]):
     def give_back(self) -> None:
         """Fill the tensors as they were."""
         for key, tensor in self._tensors.items():
-            content = self._contents[key]
-            tensor.untyped_storage().resize_(content.numel() * content.element_size())
-            tensor.copy_(content)
+            tensor.data = self._contents[key].to(self._devices[key], copy=True)
         self._tensors, self._contents = {}, {}
 
     def read(self) -> Mapping[K, Tensor]:

@@ -248,7 +248,7 @@ class NativeEngine:
     def _check(self, request: Request) -> None:
         """What could never be generated is refused here, with the numbers."""
         if self._thread.closed:
-            raise EngineError(f"Request {request.id!r} came to a closed engine. Make a new one.")
+            raise EngineError(f"Request {request.id!r} came to an engine that {self._thread.end}. Make a new one.")
         if request.id in self._pending:
             raise EngineError(f"Request {request.id!r} is pending already. Give each request an id of its own.")
         sampling, length = request.sampling, len(request.token_ids)

@@ -140,12 +140,12 @@ class Scheduler:
         message = str(cause) if isinstance(cause, StrettoError) else f"The native engine failed: {cause!r}."
         self._refuse(f"{message} The engine serves again after the next whole publication.", cause)
 
-    def close(self) -> None:
-        """End everything pending."""
+    def close(self, end: str = "was closed", cause: BaseException | None = None) -> None:
+        """End everything pending, and refuse what comes, with what became of the engine."""
         window, self._window = self._window, None
         if window and not window.done():
-            window.set_exception(EngineError("The engine was closed while an update window was opening."))
-        self._refuse("The engine was closed.", None)
+            window.set_exception(EngineError(f"The engine {end} while an update window was opening."))
+        self._refuse(f"The engine {end}.", cause)
         self._cache = self._prefill = self._prefixes = self._shared = self._weights = None
 
     # --- weights and memory ----------------------------------------------------------------------------------------

@@ -1,58 +1,16 @@
-"""Signals, broken checkpoints and full disks: the exit status tells the truth, and nothing is lost."""
+"""Broken checkpoints, full disks and failures: the exit status tells the truth, and nothing is lost.
+
+Signals and kills are in ``tests/lifetime/test_processes.py``.
+"""
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stretto.store import RunView, compare_runs
-
-
-def wait_for_step(process: subprocess.Popen[str], run: Path, step: int) -> None:
-    while process.poll() is None:
-        if (run / "events.jsonl").exists() and f'"phase":"main","step":{step},' in (run / "events.jsonl").read_text():
-            return
-        time.sleep(0.01)
-    raise AssertionError(process.communicate())
-
-
-def test_ctrl_c_saves_and_resume_gives_the_same_bits(stretto):
-    # pitfalls 7, 31
-    whole = stretto.train("whole", ["steps=30", "save.every=null"])
-    process = stretto.start("train", stretto.short, "name=stopped", "steps=30", "save.every=null")
-    run = stretto.folder / "runs" / "stopped"
-    wait_for_step(process, run, 5)
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "stretto resume stopped" in err
-    assert not [c for c in children if c.is_running() and c.status() != psutil.STATUS_ZOMBIE]
-    view = RunView(run)
-    assert (view.status, view.checkpoint().taken.header.steps_done) == ("interrupted", view.steps)
-    stretto.run("resume", "stopped")
-    assert compare_runs(whole, run) == []
-
-
-def test_a_second_ctrl_c_leaves_at_once_and_leaves_nothing(stretto):
-    # pitfall 31
-    process = stretto.start("train", stretto.short, "name=left", "steps=500")
-    run = stretto.folder / "runs" / "left"
-    wait_for_step(process, run, 2)
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children, "the reward process is a child"
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    _, alive = psutil.wait_procs(children, timeout=20)
-    assert not alive
-    stretto.run("resume", "left", "steps=4", status=0 if RunView(run).steps < 4 else 2)
 
 
 def test_a_corrupted_newest_checkpoint_is_passed_over_and_said(stretto):
