@@ -155,7 +155,7 @@ class ExportConfig(Section):
 
     every: Interval | None = None
     """Steps of the main phase between exports, or a text such as ``10 minutes`` or ``0.5 epochs``; null: only when the
-    file ``export.now`` appears in the run's folder."""
+    file ``RUN/export.now`` appears."""
     keep_last: int | None = Field(default=None, ge=1)
     """How many of the newest stay; null: all."""
 

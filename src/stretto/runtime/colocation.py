@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from stretto.config.sections import OffloadConfig
-from stretto.memory import peak_bytes, reset_peak
+from stretto.memory import give_back_memory, peak_bytes, reset_peak
 from stretto.roles import MemoryLevel, RolloutEngine, TrainMemory
 from stretto.runtime.worker import Worker
 
@@ -35,7 +35,8 @@ class Colocation:
     ) -> None:
         """``peak`` and ``reset``: of the device's memory, in bytes."""
         self._engine, self._worker = engine, worker
-        self._asleep, self._resting = ASLEEP[offload.engine], RESTING[offload.trainer]
+        self._asleep: MemoryLevel = ASLEEP[offload.engine]
+        self._resting: TrainMemory = RESTING[offload.trainer]
         self._acts = offload.acts
         self._peak, self._reset = peak, reset
         self._peaks: dict[str, float] = {}
@@ -45,9 +46,10 @@ class Colocation:
         """Give the memory to the trainer."""
         if not self._acts or not self._sampling:
             return
-        self._lap("memory/rollout_mb")
+        self._note("memory/rollout_mb")
         if self._asleep != "awake":
             await self._engine.set_memory(self._asleep)
+        self._reset()
         await self._trainer("awake")
         self._sampling = False
 
@@ -58,7 +60,9 @@ class Colocation:
             yield
             return
         await self.train()
-        self._lap("memory/train_mb")
+        self._note("memory/train_mb")
+        give_back_memory()  # of what training computed with
+        self._reset()
         if self._asleep == "weights_released":
             await self._engine.set_memory("kv_released")
         yield
@@ -66,7 +70,8 @@ class Colocation:
         if self._asleep != "awake":
             await self._engine.set_memory("awake")
         self._sampling = True
-        self._lap("memory/publish_mb")
+        self._note("memory/publish_mb")
+        self._reset()
 
     @asynccontextmanager
     async def scoring(self) -> AsyncGenerator[None]:
@@ -93,8 +98,7 @@ class Colocation:
         if self._resting != "awake":
             await self._worker.call(self._worker.backend.set_memory, level)
 
-    def _lap(self, name: str) -> None:
+    def _note(self, name: str) -> None:
         peak = self._peak()
         if peak is not None:
             self._peaks[name] = max(self._peaks.get(name, 0.0), peak / 2**20)
-        self._reset()
