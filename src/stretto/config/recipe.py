@@ -5,6 +5,7 @@ from pydantic import Field, model_validator
 from stretto.config.algorithms import Algorithm, DapoConfig, GrpoConfig, PolicyGradient, RatioFields, UpdateFields
 from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConfig
 from stretto.config.base import Section
+from stretto.config.debugging import DebugConfig
 from stretto.config.environments import EnvironmentConfig
 from stretto.config.evaluation import HELD_OUT, EvaluateConfig, targets
 from stretto.config.filters import FilterConfig
@@ -68,6 +69,8 @@ class Recipe(Section):
     """When to evaluate."""
     save: SaveConfig = SaveConfig()
     """When to save."""
+    debug: DebugConfig = DebugConfig()
+    """Which half of the main phase to run alone; by default both run."""
 
     @model_validator(mode="after")
     def _an_end(self) -> "Recipe":
