@@ -38,12 +38,20 @@ def check(recipe: Recipe) -> str:
             f"groups ({draws / len(job.train):.1f} passes over the prompts), "
             f"max_staleness {phase.pool.max_staleness}{how}"
         )
-    lines += told_threads(recipe)
+    lines += _debug_lines(recipe) + told_threads(recipe)
     lines += _preset_lines(recipe)
     adapters = _adapter_parameters(recipe, job)
     if adapters is not None:
         lines.append(f"adapters: {adapters:,} parameters a trained Model (model.lora), over a base that stays as it is")
     return "\n".join([*lines, "", _plan_text(recipe, job, adapters)])
+
+
+def _debug_lines(recipe: Recipe) -> list[str]:
+    """Which half of the main phase does not run."""
+    if not recipe.debug.train:
+        return ["phase main samples and records groups, and trains nothing (debug.train=false)"]
+    source = recipe.debug.rollouts_from
+    return [f"phase main trains on the groups of run {source}, and samples none"] if source is not None else []
 
 
 def _preset_lines(recipe: Recipe) -> list[str]:

@@ -5,6 +5,7 @@ from pydantic import Field, model_validator
 from stretto.config.algorithms import Algorithm, DapoConfig, GrpoConfig, PolicyGradient, RatioFields, UpdateFields
 from stretto.config.backends import Backend, FakeBackendConfig, TorchBackendConfig
 from stretto.config.base import Section
+from stretto.config.debugging import DebugConfig
 from stretto.config.environments import EnvironmentConfig
 from stretto.config.evaluation import HELD_OUT, EvaluateConfig, targets
 from stretto.config.filters import FilterConfig
@@ -83,6 +84,8 @@ class Recipe(Section):
     """When to save."""
     export: ExportConfig = ExportConfig()
     """When to export the policy before the end."""
+    debug: DebugConfig = DebugConfig()
+    """Which half of the main phase to run alone; by default both run."""
 
     @model_validator(mode="after")
     def _an_end(self) -> "Recipe":
@@ -237,6 +240,15 @@ class Recipe(Section):
             raise ValueError(
                 f"offload.trainer={offload.trainer} with to=memory would move the trainer's state from the host's "
                 "memory (backend.device=cpu) to where it is already. Set offload.to=disk."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _saved_draws_end_at_once(self) -> "Recipe":
+        if self.debug.rollouts_from is not None and self.schedule.over_sample is not None:
+            raise ValueError(
+                f"schedule.over_sample={self.schedule.over_sample:g} takes the draws that end first, and those of "
+                f"debug.rollouts_from={self.debug.rollouts_from} are all there at once. Leave over_sample out."
             )
         return self
 

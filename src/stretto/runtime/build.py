@@ -42,7 +42,8 @@ from stretto.runtime.filters import GroupFilter, filter_of
 from stretto.runtime.graphs import VALUE_HEADS, main_graph, warmup_graph
 from stretto.runtime.pairs import check_pairs
 from stretto.runtime.parts import Parts
-from stretto.runtime.phases import Phase, main_phase, warmup_phase
+from stretto.runtime.phases import Phase, main_phase, warmup_phase, with_saved
+from stretto.runtime.saved import read_saved
 from stretto.runtime.scores import check_scores
 from stretto.runtime.teachers import check_teacher, locate_teacher
 from stretto.runtime.threads import threads_of
@@ -231,6 +232,9 @@ def prepare(recipe: Recipe, given: Given, *, trains: bool = True) -> Job:
     filters = filter_of(recipe, given.filter)
     sets = main_sets(recipe, graphs[-1], held_out, tokenizer)
     phases = [main_phase(recipe, graphs[-1], drawn, sampling, sets, filters)]
+    if recipe.debug.rollouts_from is not None and trains:
+        saved = read_saved(recipe.runs_dir, recipe.debug.rollouts_from, graphs[-1])
+        phases[0] = with_saved(phases[0], saved)
     if recipe.warmup is not None:
         sets = warmup_sets(recipe, graphs[0], held_out, tokenizer)
         phases.insert(0, warmup_phase(recipe, graphs[0], drawn, sampling, sets))

@@ -33,9 +33,11 @@ from stretto.runtime.pool import Drawn, Taken
 from stretto.runtime.publishing import Publisher
 from stretto.runtime.recording import Clock, Recorder
 from stretto.runtime.runner import Runner
+from stretto.runtime.saved import SavedRunner
 from stretto.runtime.saving import Saving
+from stretto.runtime.worker import UNTRAINED
 from stretto.store import Header, word_for
-from stretto.types import Group
+from stretto.types import Group, Prompt
 from stretto.waiting import unless_stopped
 
 __all__ = ["Driver"]
@@ -48,7 +50,7 @@ class _Progress:
 
     phase: Phase
     order: PromptOrder
-    runner: Runner
+    runner: Runner | SavedRunner
     pool: AnyPool
     step: int
     saved_at: int | None
@@ -114,8 +116,10 @@ class Driver:
             with self._clock("time/train_s"):
                 await self._parts.colocation.train()
                 worker, edges = self._parts.worker, _edges(taken.drawn)
-                result = await worker.step(p.phase.graph, edges, lambda m: p.phase.lr(m, p.step), p.step)
-                await worker.call(p.phase.end_step, self._parts.backend, p.step)
+                result = UNTRAINED
+                if p.phase.trains:
+                    result = await worker.step(p.phase.graph, edges, lambda m: p.phase.lr(m, p.step), p.step)
+                    await worker.call(p.phase.end_step, self._parts.backend, p.step)
             if p.phase.in_flight == "drain":
                 with self._clock("time/drain_s"):
                     await p.pool.drained()
@@ -133,7 +137,13 @@ class Driver:
     def _open(self, phase: Phase, at: Position) -> _Progress:
         binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps)
         order = phase.open_order()
-        runner = Runner(phase.graph, binding, lambda draw: phase.prompts[order.item(draw)], self._record, phase.filter)
+
+        def prompt_of(draw: int) -> Prompt:
+            return phase.prompts[order.item(draw)]
+
+        runner = Runner(phase.graph, binding, prompt_of, self._record, phase.filter)
+        if phase.saved is not None:
+            runner = SavedRunner(phase.saved, prompt_of, self._record, phase.filter, phase.pool.max_staleness)
         pool = open_pool(phase.pool, runner.start, runner.give_up)
         runner.serve(pool)
         return _Progress(

@@ -4,7 +4,7 @@ A phase is a graph with its extent, order of prompts, learning rates and periodi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stretto.algorithms.schedules import lr_at
 from stretto.config.backends import TorchBackendConfig
@@ -21,14 +21,18 @@ from stretto.runtime.filters import Filter
 from stretto.runtime.graphs import OWN_WEIGHTS
 from stretto.runtime.orders import PromptOrder, order_maker
 from stretto.runtime.pool import PoolConfig
+from stretto.runtime.saved import SavedGroups, check_saved
 from stretto.types import Prompt
 
-__all__ = ["Phase", "main_phase", "warmup_phase"]
+__all__ = ["Phase", "main_phase", "warmup_phase", "with_saved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phase:
-    """One phase. ``steps`` is its planned length; ``until`` may end it earlier. ``open_order`` makes a fresh order."""
+    """One phase. ``steps`` is its planned length; ``until`` may end it earlier. ``open_order`` makes a fresh order.
+
+    Without ``trains`` its groups are sampled and recorded only; with ``saved`` they come from another run's record.
+    """
 
     name: str
     graph: Graph
@@ -48,6 +52,8 @@ class Phase:
     export: ExportConfig = field(default_factory=ExportConfig)
     in_flight: InFlight = "drain"
     refresh_every: int | None = None
+    trains: bool = True
+    saved: SavedGroups | None = None
 
     @property
     def evaluates_beside(self) -> bool:
@@ -124,7 +130,18 @@ def main_phase(
         export=recipe.export,
         in_flight=schedule.in_flight,
         refresh_every=getattr(recipe.algorithm, "reference_every", None),
+        trains=recipe.debug.train,
     )
+
+
+def with_saved(phase: Phase, saved: SavedGroups) -> Phase:
+    """The same phase, whose groups are taken from a record. Raises ConfigError if they cannot be what it draws."""
+    groups_per_step, most = phase.pool.groups_per_step, phase.pool.total_draws
+    draws = phase.steps * groups_per_step if most is None else min(most, phase.steps * groups_per_step)
+    # An order by success knows its prompts as it goes, and they are looked at then.
+    prompt_of = None if phase.order.type == "success" else phase.prompt_of
+    check_saved(saved, prompt_of, draws, groups_per_step)
+    return replace(phase, saved=saved)
 
 
 def warmup_phase(

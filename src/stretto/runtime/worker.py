@@ -18,7 +18,7 @@ from stretto.store import NodeTime
 from stretto.types import Group, Json, StepReport, UpdateReport
 from stretto.waiting import Lane
 
-__all__ = ["StepResult", "Worker"]
+__all__ = ["UNTRAINED", "StepResult", "Worker", "as_report", "run_program"]
 
 Edges: TypeAlias = Mapping[str, tuple[Group, ...]]
 """What crosses the boundary: by per-group node, the groups of the step in draw order."""
@@ -32,6 +32,24 @@ class StepResult:
 
     report: StepReport
     nodes: tuple[NodeTime, ...]
+
+
+UNTRAINED = StepResult(report=StepReport(metrics={}), nodes=())
+"""Of a step that trains nothing."""
+
+
+def run_program(graph: Graph, groups: Edges, binding: StepBinding) -> tuple[dict[str, object], tuple[NodeTime, ...]]:
+    """The values of every per-step node, and when each ran."""
+    times: list[NodeTime] = []
+
+    def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
+        start, begin = time.time(), time.perf_counter()
+        value = call_step_node(graph, spec, inputs, binding.bind(spec))
+        duration = time.perf_counter() - begin
+        times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state="done"))
+        return value
+
+    return run_step(graph, groups, invoke), tuple(times)
 
 
 class Worker:
@@ -77,20 +95,11 @@ class Worker:
     def _step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
         assert self.backend is not None
         binding = StepBinding(backend=self.backend, lr=lr, step=step, memory=self.memory)
-        times: list[NodeTime] = []
-
-        def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
-            start, begin = time.time(), time.perf_counter()
-            value = call_step_node(graph, spec, inputs, binding.bind(spec))
-            duration = time.perf_counter() - begin
-            times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state="done"))
-            return value
-
-        values = run_step(graph, groups, invoke)
-        return StepResult(report=_as_report(graph, values[graph.output]), nodes=tuple(times))
+        values, times = run_program(graph, groups, binding)
+        return StepResult(report=as_report(graph, values[graph.output]), nodes=times)
 
 
-def _as_report(graph: Graph, value: object) -> StepReport:
+def as_report(graph: Graph, value: object) -> StepReport:
     """The step's report; a workflow that ends in a single update needs no report node."""
     if isinstance(value, StepReport):
         return value
