@@ -40,8 +40,9 @@ It was foretold that at the quickstart's rate all would end within two points of
 ratio the policy falls apart, the faster the more attempts lag. Weights bound what a single token can do, and nothing
 holds the policy near what wrote the attempts, so they lose too. The clipped ratio does both, and even ends above
 on-policy training, where the ratio is always 1 and no clip acts: at this rate on-policy updates are a little too large
-for the problem. At four times the rate (4e-4, tried once, three seeds) every way and every staleness fell to 0,
-on-policy training too. [What to do about it](concepts/staleness.md#what-staleness-costs-in-learning).
+for the problem. At a third of the rate only plain updates at staleness 2 and more lose. At four times the rate (4e-4,
+tried once, three seeds) every way and every staleness fell to 0, on-policy training too.
+[What to do about it](concepts/staleness.md#what-staleness-costs-in-learning).
 """
 
 NONE = "No result has been recorded here yet; the command prints the table and writes the file.\n"

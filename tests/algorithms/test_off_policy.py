@@ -249,6 +249,19 @@ def test_rejected_tokens_leave_the_denominators_and_rows_are_counted():
     assert out.metrics["correction/rejected_rows"].value == 0
 
 
+@pytest.mark.parametrize(("older", "kept"), [(0, [3, 2]), (1, [4, 2]), (3, [6, 2]), (None, [6, 2])])
+def test_tokens_of_older_weights_than_the_last_of_their_row_are_left_out(older, kept):
+    batch = batch_of([([0, *[1] * 6], [0.0] * 7), ([1, 1], [0.0] * 2)])
+    first, second = batch.trajectories
+    first = replace(first, versions=(Span(2, 2), Span(4, 1), Span(5, 3)))
+    batch = Batch(groups=(replace(batch.groups[0], trajectories=(first, second)),))
+    config = CorrectionConfig(weights="token", reject=RejectConfig(older=older))
+    keep = correct(batch, column(batch, [[0.0] * 7, [0.0] * 2]), config).keep
+    assert [int(keep.row(row).sum()) for row in range(2)] == kept
+    if older is not None and kept[0] < 6:
+        assert keep.row(0)[first.mask_T != 0].tolist() == [0] * (6 - kept[0]) + [1] * kept[0]
+
+
 def test_icepop_leaves_the_denominators_alone():
     batch = batch_of([([1, 1], [-1, -1])])
     out = correct(batch, column(batch, [[-1, -3]]), CorrectionConfig(weights="token", mode="icepop"))

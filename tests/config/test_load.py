@@ -268,6 +268,13 @@ def test_the_default_type_counts_when_none_is_written():
         ("schedule.in_flight=keep", "with max_staleness=0 there are none. Set schedule.max_staleness=1 or more"),
         ("schedule={max_staleness: 1, in_flight: keep}", "lets time decide which weights write a token"),
         ("schedule.in_flight=kep", "schedule.in_flight=kep"),
+        ("schedule.over_sample=1.5", "Set schedule.deterministic=false"),
+        ("schedule={over_sample: 1.5, deterministic: false, max_staleness: 1}", "Set it to 0, or rest=carry"),
+        ("schedule.rest=carry", "Set schedule.over_sample=1.5, or leave rest out"),
+        (
+            "schedule={over_sample: 3.5, rest: carry, max_staleness: 2, in_flight: keep, deterministic: false}",
+            "max_staleness=3 or more",
+        ),
         ("engine.threads=2", "schedule.deterministic=true needs engine.threads=1, got 2"),
         ("engine.batch_invariant=false", "schedule.deterministic=true needs engine.batch_invariant=true"),
         ("engine.prefix_tokens=31", "engine.prefix_tokens=31 would remember nothing"),

@@ -149,6 +149,29 @@ def test_sequences_go_on_while_weights_change_and_every_token_says_by_which_it_i
             assert e.body.metrics["staleness/mean"] == pytest.approx(mean)
 
 
+@pytest.mark.parametrize("until", [False, True])
+def test_a_stop_during_an_evaluation_leaves_it_to_the_resume(tmp_path, until):
+    slow = {"type": "fake", "delay_s": 0.02, "slots": 4}
+    warmup = {"max_steps": 4, "groups_per_step": 4, "evaluate": {"every": 2}}
+    warmup |= {"until": {"held_out/reward": -1.0}} if until else {}
+    job = job_of(engine=slow, evaluate={"every": 2, "at_start": False}, warmup=warmup, prompts={"max": 9})
+    whole = run(job, create(job, tmp_path, "whole"))
+    store = create(job, tmp_path, "stopped")
+    for phase, step in (("warmup", 2), ("main", 2), ("main", 5)):
+
+        def observer(event: Event, stop: asyncio.Event, at=(phase, step)) -> None:
+            if event.kind == "step" and (event.phase, event.step + 1) == at:
+                asyncio.get_running_loop().call_later(0.03, stop.set)
+
+        with pytest.raises(Interrupted):
+            run(job, store, observer)
+        view = RunView(store.path)
+        assert all((e.phase, e.step) != (phase, step) for e in view.events if e.kind == "eval")
+        store = RunStore.open(store.path)
+    view = run(job, store)
+    assert view.status == "done" and compare_runs(whole.path, view.path, weights=WEIGHTS) == []
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stops=STOPS, staleness=st.sampled_from([1, 3]), dropping=st.booleans())
 def test_the_bound_holds_in_flight_wherever_a_run_is_stopped(tmp_path_factory, stops, staleness, dropping):
