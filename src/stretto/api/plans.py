@@ -10,7 +10,7 @@ from stretto.config.rollouts import FakeEngineConfig
 from stretto.families.shapes import facts_of
 from stretto.graph.settings import brief
 from stretto.plan import BYTES, DeviceFacts, ModelFacts, Usage, check_plan, make_plan, render_plan
-from stretto.runtime.build import Given, Job, max_len_of, needed_models, prefix_tokens_of, prepare
+from stretto.runtime.build import Given, Job, evaluation_engines, max_len_of, needed_models, prefix_tokens_of, prepare
 from stretto.runtime.graphs import VALUE_HEADS
 from stretto.runtime.threads import told_threads
 from stretto.runtime.unread import refuse_unread
@@ -33,17 +33,34 @@ def check(recipe: Recipe) -> str:
     for phase in job.phases:
         draws = phase.pool.groups_per_step * phase.steps
         how = "" if phase.in_flight == "drain" else f", in_flight {phase.in_flight}"
+        if phase.pool.over_sample is not None:
+            how += f", over_sample {phase.pool.over_sample:g} ({phase.pool.rest} the rest)"
         lines.append(
             f"phase {phase.name}: workflow {phase.graph.name}, {phase.steps:,} steps of {phase.pool.groups_per_step} "
             f"groups ({draws / len(job.train):.1f} passes over the prompts), "
             f"max_staleness {phase.pool.max_staleness}{how}"
         )
+    lines += _place_lines(recipe)
     lines += _debug_lines(recipe) + told_threads(recipe)
     lines += _preset_lines(recipe)
     adapters = _adapter_parameters(recipe, job)
     if adapters is not None:
         lines.append(f"adapters: {adapters:,} parameters a trained Model (model.lora), over a base that stays as it is")
     return "\n".join([*lines, "", _plan_text(recipe, job, adapters)])
+
+
+def _place_lines(recipe: Recipe) -> list[str]:
+    """Who gives up memory, and where evaluations run, if that is not as usual."""
+    offload, lines = recipe.offload, list[str]()
+    gives = [f"{offload.engine} of the engine while training"] if offload.engine != "none" else []
+    if offload.trainer != "none":
+        gives.append(f"{offload.trainer} of the trainer while sampling (to {offload.to})")
+    if gives:
+        lines.append(f"offload gives up: {', '.join(gives)}; the memory below is with both awake")
+    if recipe.evaluate.engines:
+        count = recipe.evaluate.engines
+        lines.append(f"evaluations: beside training, on {count} engine{'s' if count > 1 else ''} of their own")
+    return lines
 
 
 def _debug_lines(recipe: Recipe) -> list[str]:
@@ -95,6 +112,7 @@ def _plan_text(recipe: Recipe, job: Job, adapters: int | None) -> str:
             engine_bytes=BYTES[engine.dtype],
             head_bytes=BYTES[engine.head_dtype or engine.dtype],
             prefix_tokens=prefix_tokens_of(job),
+            engines=1 + evaluation_engines(recipe),
             adapter_parameters=adapters,
         ),
     )

@@ -42,8 +42,8 @@ class Usage:
     """How engine and backend use Models; ``engine_bytes`` are those of one number, ``head_bytes`` those of one of the
     head's matrix (None: as the others).
 
-    ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time, and ``prefix_tokens`` of prompts are
-    remembered. Master weights are float32 whatever
+    ``slots`` sequences of up to ``max_len`` tokens are decoded at the same time by each of ``engines`` (evaluations may
+    have their own), and ``prefix_tokens`` of prompts are remembered. Master weights are float32 whatever
     the backend computes in. ``adapter_parameters``: of a set of low-rank adapters, which alone are trained, and which
     are all that a Model that only scores adds to the policy; None: without.
     """
@@ -54,6 +54,7 @@ class Usage:
     engine_bytes: int = 4
     head_bytes: int | None = None
     prefix_tokens: int = 0
+    engines: int = 1
     adapter_parameters: int | None = None
 
 
@@ -159,8 +160,8 @@ def _model_plan(name: str, facts: ModelFacts, roles: Collection[str], usage: Usa
         "weights": 4 * held,
         "gradients": 4 * learned * trains,
         "optimizer": round(MOMENTS[usage.backend.optimizer] * learned) * trains,
-        "engine copy": (usage.engine_bytes * count + _head_copy(facts, usage)) * generates,
-        "kv cache": kv * generates,
+        "engine copy": (usage.engine_bytes * count + _head_copy(facts, usage)) * generates * usage.engines,
+        "kv cache": kv * generates * usage.engines,
         "activations": _activations(facts, roles, usage),
     }
     assert tuple(memory) == PARTS
