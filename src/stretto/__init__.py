@@ -1,8 +1,9 @@
 """Stretto post-trains language models with reinforcement learning, from a laptop CPU to a cluster.
 
-What a program needs, under one name: ``train`` and ``resume`` start runs, ``session`` opens the parts of one for a loop
-of your own, ``node`` and ``workflow`` say what a step does, and the rest are the types that rewards and nodes are
-annotated with. Everything is imported when it is first used, so that ``import stretto`` stays quick and loads no torch.
+What a program needs, under one name: ``train`` and ``resume`` start runs, ``debug`` makes a step of one again,
+``session`` opens the parts of one for a loop of your own, ``node`` and ``workflow`` say what a step does, and the rest
+are the types that rewards and nodes are annotated with. Everything is imported when it is first used, so that ``import
+stretto`` stays quick and loads no torch.
 
 Example::
 
@@ -18,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stretto.api.debugging import debug
     from stretto.api.session import Session, session
     from stretto.api.training import Run, resume, train
     from stretto.errors import StrettoError
@@ -62,6 +64,7 @@ __all__ = [
     "Trajectory",
     "UpdateReport",
     "__version__",
+    "debug",
     "node",
     "resume",
     "session",
@@ -90,6 +93,7 @@ _HOMES = {
     "Train": "stretto.roles",
     "Trajectory": "stretto.types",
     "UpdateReport": "stretto.types",
+    "debug": "stretto.api.debugging",
     "node": "stretto.graph",
     "resume": "stretto.api.training",
     "session": "stretto.api.session",

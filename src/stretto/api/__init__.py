@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stretto.api.audit.auditing import audit
+    from stretto.api.debugging import debug
     from stretto.api.describing import describe_algorithm
     from stretto.api.graphs import graph_of
     from stretto.api.plans import check
@@ -19,6 +20,7 @@ __all__ = [
     "Run",
     "audit",
     "check",
+    "debug",
     "describe_algorithm",
     "evaluate",
     "graph_of",
@@ -36,6 +38,7 @@ _HOMES = {
     "resume": "runs",
     "evaluate": "runs",
     "check": "plans",
+    "debug": "debugging",
     "describe_algorithm": "describing",
     "graph_of": "graphs",
     "prompts_of": "prompts",

@@ -31,7 +31,7 @@ from stretto.store import (
 )
 from stretto.types import Json, Trajectory
 
-__all__ = ["choose_checkpoint", "export_csv", "export_model", "export_samples"]
+__all__ = ["choose_checkpoint", "export_csv", "export_model", "export_samples", "write_folder"]
 
 BEST = "held_out/accuracy"
 """What ``best`` goes by where the recipe's ``save.keep_best`` names nothing."""
@@ -56,7 +56,7 @@ def export_model(view: RunView, to: Path, step: str | None = None) -> Checkpoint
         finally:
             backend.close()
 
-    _write_folder(to, write)
+    write_folder(to, write)
     return checkpoint
 
 
@@ -119,7 +119,7 @@ def export_csv(view: RunView, to: Path) -> tuple[int, int]:
         _write_csv(folder / "metrics.csv", ["phase", "steps_done"], steps)
         _write_csv(folder / "evaluations.csv", ["phase", "steps_done", "name", "accuracy", "n"], evaluations)
 
-    _write_folder(to, write)
+    write_folder(to, write)
     return len(steps), len(evaluations)
 
 
@@ -134,7 +134,7 @@ def export_samples(view: RunView, to: Path) -> int:
                 file.write(json.dumps(row, ensure_ascii=False, default=list) + "\n")
                 count += 1
 
-    _write_folder(to, write)
+    write_folder(to, write)
     return count
 
 
@@ -176,7 +176,7 @@ def _write_csv(path: Path, first: Sequence[str], rows: Sequence[Mapping[str, obj
         writer.writerows(rows)
 
 
-def _write_folder(to: Path, write: Callable[[Path], None]) -> None:
+def write_folder(to: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a folder beside ``to``, then give it that name. Whatever goes wrong leaves nothing."""
     if to.is_symlink() or (to.exists() and (not to.is_dir() or any(to.iterdir()))):
         raise ConfigError(f"{to} exists already, and nothing is written over. Give another folder, or remove it.")

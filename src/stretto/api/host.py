@@ -9,12 +9,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
-__all__ = ["host"]
+from stretto.errors import ConfigError
+
+__all__ = ["here", "host"]
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -60,6 +62,31 @@ def _end(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
+
+
+def here(main: Callable[[], Coroutine[object, object, T]]) -> T:
+    """The result of ``main()``, run in the calling thread, which keeps its signals and its terminal: for debuggers.
+
+    An interrupt while it waits cancels it, and comes through once all is closed. ConfigError where a loop runs already.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise ConfigError(
+            "an event loop runs in this thread already, as in a notebook, and debugging needs the thread for itself. "
+            "Run it as a script or from the command line."
+        )
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.create_task(main())
+        try:
+            return loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    loop.run_until_complete(task)
+            raise
+    finally:
+        _end(loop)
 
 
 @contextmanager

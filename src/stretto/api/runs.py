@@ -2,6 +2,7 @@
 are thin layers over these functions."""
 
 import json
+import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from stretto.runtime.unread import refuse_unread
 from stretto.store import Checkpoint, ErrorBody, Event, RunSpec, RunStore, RunView, SettingBody, find_run, word_for
 from stretto.waiting import unless_stopped
 
-__all__ = ["as_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
+__all__ = ["as_given", "check_given", "evaluate", "given_keys", "recipe_of", "resume", "start"]
 
 Observer = Callable[[Event], None]
 
@@ -94,7 +95,7 @@ def resume(
                 "that are not set. Set the fields that are to change: `stretto algorithms show NAME` lists them."
             )
     recipe = as_given(recipe, {*view.info.given, *(change.key for change in changes)})
-    _check_given(view.name, recipe, given or Given())
+    check_given(view.name, recipe, given or Given(), f"Go on with it from Python: stretto.resume({view.name!r}, ")
     job = prepare(recipe, given or Given())
     if view.status == "done" and view.steps >= job.phases[-1].steps:
         asked = any(text.startswith(("steps=", "epochs=")) for text in overrides)
@@ -145,10 +146,12 @@ def _is_model(target: str) -> bool:
     return target.startswith(BUILTIN_PREFIX) or on_hub or (Path(target) / "config.json").is_file()
 
 
-def recipe_of(view: RunView) -> Recipe:
-    """The recipe that a run was started with, with the settings that later attempts changed."""
+def recipe_of(view: RunView, attempt: int | None = None) -> Recipe:
+    """The recipe that a run was started with, with the settings that later attempts changed (up to ``attempt``)."""
     recipe = recipe_from_mapping(view.info.config)
-    changed = {e.body.key: e.body.new for e in view.all_events if isinstance(e.body, SettingBody)}
+    last = math.inf if attempt is None else attempt
+    settings = [e for e in view.all_events if e.attempt <= last]
+    changed = {e.body.key: e.body.new for e in settings if isinstance(e.body, SettingBody)}
     if changed:
         recipe, _ = apply_overrides(recipe, [f"{key}={json.dumps(new)}" for key, new in changed.items()])
     return recipe
@@ -187,14 +190,15 @@ def _uses(reward: RewardConfig) -> list[str]:
     return [part.use for part in reward.parts.values()] if reward.parts is not None else [reward.use or ""]
 
 
-def _check_given(name: str, recipe: Recipe, given: Given) -> None:
-    """A run made with Python objects goes on only with them."""
+def check_given(name: str, recipe: Recipe, given: Given, call: str) -> None:
+    """A run made with Python objects goes on only with them. ``call``: how the sentence with the remedy begins, up to
+    where they are passed."""
     missing = [key for key in _python_only(recipe) if getattr(given, key) is None]
     if missing:
-        call = ", ".join(f"{key}=..." for key in missing)
+        objects = ", ".join(f"{key}=..." for key in missing)
         raise ResumeError(
             f"run {name!r} was made with Python objects that cannot be imported by name ({', '.join(missing)}). "
-            f"Go on with it from Python: stretto.resume({name!r}, {call})."
+            f"{call}{objects})."
         )
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import stretto
-from stretto.cli import algorithms, commands, completion, doctoring, new, runs, trying
+from stretto.cli import algorithms, commands, completion, debugging, doctoring, new, runs, trying
 from stretto.errors import Interrupted, StrettoError
 
 __all__ = ["app", "exit_status", "main"]
@@ -61,6 +61,7 @@ trying.register(app)
 commands.register(app)
 algorithms.register(app)
 runs.register(app)
+debugging.register(app)
 doctoring.register(app)
 completion.register(app)
 

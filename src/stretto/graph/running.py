@@ -88,8 +88,10 @@ async def _cancel(running: Mapping[asyncio.Task[object], NodeSpec]) -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def run_step(graph: Graph, groups: Mapping[str, tuple[Group, ...]], invoke: InvokeStep) -> dict[str, object]:
-    """The values of all per-step nodes of one step, by id, run in plan order.
+def run_step(
+    graph: Graph, groups: Mapping[str, tuple[Group, ...]], invoke: InvokeStep, through: str | None = None
+) -> dict[str, object]:
+    """The values of all per-step nodes of one step, by id, run in plan order; ``through`` a node and no further.
 
     ``groups`` holds, for every id of ``boundary_inputs(graph)``, what that node gave for each draw of the step, in draw
     order.
@@ -99,7 +101,9 @@ def run_step(graph: Graph, groups: Mapping[str, tuple[Group, ...]], invoke: Invo
     values: dict[str, object] = dict(groups)
     for spec in graph.step_nodes:
         values[spec.id] = invoke(spec, _inputs(spec, values))
-    return {spec.id: values[spec.id] for spec in graph.step_nodes}
+        if spec.id == through:
+            break
+    return {spec.id: values[spec.id] for spec in graph.step_nodes if spec.id in values}
 
 
 def _inputs(spec: NodeSpec, values: Mapping[str, object]) -> dict[str, object]:

@@ -61,6 +61,7 @@ __all__ = [
     "evaluation_engines",
     "max_len_of",
     "needed_models",
+    "open_backend",
     "open_model",
     "open_parts",
     "prefix_tokens_of",
@@ -278,7 +279,7 @@ async def open_parts(job: Job, disposer: Disposer, *, trains: bool = True) -> Pa
         await episodes.start()
     worker = Worker()
     disposer.own("the learner", worker, worker.close, deadline_s=60.0)
-    await worker.open(lambda: _open_backend(job))
+    await worker.open(lambda: open_backend(job))
     engine = _open_engine(job)
     disposer.own("the engine", engine, engine.close)
     eval_engines: list[RolloutEngine] = []
@@ -458,8 +459,8 @@ def needed_models(graphs: Sequence[Graph]) -> Mapping[str, frozenset[str]]:
     return needed
 
 
-def _open_backend(job: Job) -> TrainBackend:
-    """Runs on the learner's thread, which gets its number of threads here."""
+def open_backend(job: Job) -> TrainBackend:
+    """The Models of a job, in the thread that will use them: it gets its number of threads here."""
     recipe, models = job.recipe, needed_models(job.graphs)
     if isinstance(recipe.backend, FakeBackendConfig):
         return FakeBackend(sorted(models), step_s=recipe.backend.step_s)

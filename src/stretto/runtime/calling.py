@@ -5,14 +5,17 @@ Owns no order, time or record; those are the runner's and the worker's.
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias, cast
 
 from stretto.errors import NodeError, StrettoError
 from stretto.graph import Graph, NodeSpec
 from stretto.types import Group
 
-__all__ = ["call_group_node", "call_step_node", "check_group"]
+__all__ = ["CallStepNode", "call_group_node", "call_step_node", "check_group"]
+
+CallStepNode: TypeAlias = Callable[[Graph, NodeSpec, Mapping[str, object], Mapping[str, object]], object]
+"""``call_step_node``, or what watches it: a node of a graph, its inputs and its roles give its value."""
 
 
 async def call_group_node(

@@ -30,9 +30,17 @@ from stretto.store import (
     RunStore,
     StepBody,
 )
-from stretto.types import Metric, Metrics, Trajectory, merge_metrics
+from stretto.types import Metric, Metrics, StepReport, Trajectory, merge_metrics
 
-__all__ = ["Clock", "Recorder", "batch_metrics", "draw_metrics", "reward_metrics", "staleness_metrics"]
+__all__ = [
+    "Clock",
+    "Recorder",
+    "batch_metrics",
+    "draw_metrics",
+    "reward_metrics",
+    "staleness_metrics",
+    "step_metrics",
+]
 
 NUM_EXAMPLES = 64
 """Prompts whose first attempt an evaluation's event keeps: the same each time, to compare before and after."""
@@ -129,11 +137,7 @@ class Recorder:
         for n in result.nodes:
             body = NodeBody(id=n.id, world="step", state=n.state, start_s=n.start_s, duration_s=n.duration_s)
             self._event(body, step)
-        batch = batch_metrics(taken.drawn) | staleness_metrics(taken.drawn, step)
-        reduced = merge_metrics((result.report.metrics, batch, draw_metrics(taken, self._filter)))
-        metrics = {name: metric.value for name, metric in sorted(reduced.items())}
-        metrics["updates/skipped"] = float(len(result.report.skipped))
-        metrics.update(seconds)
+        metrics = step_metrics(step, result.report, taken, self._filter) | seconds
         self._event(StepBody(metrics=metrics, cpu_s=self.store.cpu_s), step)
 
     def publish(self, version: int, sent: Metrics) -> None:
@@ -155,6 +159,14 @@ class Recorder:
 
     def _event(self, body: Body, step: int | None, version: int | None = None) -> None:
         self.store.event(body, phase=self._phase, step=step, version=version)
+
+
+def step_metrics(step: int, report: StepReport, taken: Taken, filter: Filter) -> dict[str, float]:
+    """The numbers of a step, all but its times."""
+    batch = batch_metrics(taken.drawn) | staleness_metrics(taken.drawn, step)
+    reduced = merge_metrics((report.metrics, batch, draw_metrics(taken, filter)))
+    metrics = {name: metric.value for name, metric in sorted(reduced.items())}
+    return {**metrics, "updates/skipped": float(len(report.skipped))}
 
 
 def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:

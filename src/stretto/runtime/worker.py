@@ -13,12 +13,12 @@ from stretto.errors import GraphError
 from stretto.graph import Graph, NodeSpec, run_step
 from stretto.roles import TrainBackend
 from stretto.runtime.binding import StepBinding
-from stretto.runtime.calling import call_step_node
+from stretto.runtime.calling import CallStepNode, call_step_node
 from stretto.store import NodeTime
 from stretto.types import Group, Json, StepReport, UpdateReport
 from stretto.waiting import Lane
 
-__all__ = ["UNTRAINED", "StepResult", "Worker", "as_report", "run_program"]
+__all__ = ["UNTRAINED", "Edges", "StepResult", "Worker", "as_report", "run_program"]
 
 Edges: TypeAlias = Mapping[str, tuple[Group, ...]]
 """What crosses the boundary: by per-group node, the groups of the step in draw order."""
@@ -38,18 +38,27 @@ UNTRAINED = StepResult(report=StepReport(metrics={}), nodes=())
 """Of a step that trains nothing."""
 
 
-def run_program(graph: Graph, groups: Edges, binding: StepBinding) -> tuple[dict[str, object], tuple[NodeTime, ...]]:
-    """The values of every per-step node, and when each ran."""
+def run_program(
+    graph: Graph,
+    groups: Edges,
+    binding: StepBinding,
+    call: CallStepNode = call_step_node,
+    through: str | None = None,
+) -> tuple[dict[str, object], tuple[NodeTime, ...]]:
+    """The values of the per-step nodes, and when each ran: of all, or ``through`` a node and no further.
+
+    ``call``: calls the function behind a node.
+    """
     times: list[NodeTime] = []
 
     def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
         start, begin = time.time(), time.perf_counter()
-        value = call_step_node(graph, spec, inputs, binding.bind(spec))
+        value = call(graph, spec, inputs, binding.bind(spec))
         duration = time.perf_counter() - begin
         times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state="done"))
         return value
 
-    return run_step(graph, groups, invoke), tuple(times)
+    return run_step(graph, groups, invoke, through), tuple(times)
 
 
 class Worker:
