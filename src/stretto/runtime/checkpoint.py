@@ -140,11 +140,10 @@ def _check_waiting(checkpoint: Checkpoint, phase: Phase, finished: tuple[Drawn, 
     if len(greedy) == 1 and beside - greedy:
         held, wanted = ("without", "compares with one") if True in greedy else ("with", "samples none")
         raise _unfit(checkpoint, f"groups wait in it {held} a greedy attempt, and workflow {phase.graph.name} {wanted}")
-    lag = max((wave["step"] - wave["version"] for wave in pool["waves"]), default=0)
-    if lag > phase.pool.max_staleness:
-        raise _unfit(
-            checkpoint, f"groups wait in it that lag {lag} step, and schedule.max_staleness={phase.pool.max_staleness}"
-        )
+    for wave in pool["waves"]:
+        lag, most = wave["step"] - wave["version"], phase.pool.staleness_of(wave["step"])
+        if lag > most:
+            raise _unfit(checkpoint, f"groups wait in it that lag {lag} step, and schedule.max_staleness={most}")
 
 
 def _unfit(checkpoint: Checkpoint, why: str) -> ResumeError:

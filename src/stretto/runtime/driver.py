@@ -126,7 +126,7 @@ class Driver:
         self._record.leave(p.phase, p.step, p.metrics)
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
-        binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps)
+        binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps, phase.temperature)
         order = phase.open_order()
         runner = Runner(phase.graph, binding, lambda draw: phase.prompts[order.item(draw)], self._record, phase.filter)
         pool = Pool(phase.pool, runner.start)

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from stretto.config.by_step import ByStep, value_at
 from stretto.runtime.drops import drop_metrics
 from stretto.runtime.evaluation import EvalResult, Tried
 from stretto.runtime.filters import Filter
@@ -76,10 +77,12 @@ class Recorder:
         self._phase = ""
         self._filter = Filter()
         self._step = 0
+        self._scheduled: Mapping[str, ByStep] = {}
 
     def enter(self, phase: Phase, step: int) -> None:
         """A phase begins, or goes on after ``step`` steps."""
         self._phase, self._step, self._filter = phase.name, step, phase.filter
+        self._scheduled = phase.scheduled
         self._event(PhaseBody(state="start", workflow=phase.graph.name, steps=phase.steps), step)
         self.store.flush()
 
@@ -132,6 +135,7 @@ class Recorder:
         batch = batch_metrics(taken.drawn) | staleness_metrics(taken.drawn, step)
         reduced = merge_metrics((result.report.metrics, batch, draw_metrics(taken, self._filter)))
         metrics = {name: metric.value for name, metric in sorted(reduced.items())}
+        metrics |= {f"by_step/{key}": float(value_at(value, step)) for key, value in self._scheduled.items()}
         metrics["updates/skipped"] = float(len(result.report.skipped))
         metrics.update(seconds)
         self._event(StepBody(metrics=metrics, cpu_s=self.store.cpu_s), step)

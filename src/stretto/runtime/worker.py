@@ -7,9 +7,10 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeAlias, TypeVar
 
+from stretto.config.by_step import at_step
 from stretto.errors import GraphError
 from stretto.graph import Graph, NodeSpec, run_step
 from stretto.roles import TrainBackend
@@ -51,7 +52,7 @@ class Worker:
         return await loop.run_in_executor(self._thread, lambda: function(*args, **kwargs))
 
     async def step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
-        """Run the per-step program once, as step ``step`` (from 0) of its phase."""
+        """Run the per-step program once, as step ``step`` (from 0) of its phase, with the settings of that step."""
         return await self.call(self._step, graph, groups, lr, step)
 
     def close(self) -> None:
@@ -67,7 +68,8 @@ class Worker:
 
         def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
             start, begin = time.time(), time.perf_counter()
-            value = call_step_node(graph, spec, inputs, binding.bind(spec))
+            now = replace(spec, settings={name: at_step(value, step) for name, value in spec.settings.items()})
+            value = call_step_node(graph, now, inputs, binding.bind(spec))
             duration = time.perf_counter() - begin
             times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state="done"))
             return value
