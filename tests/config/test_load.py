@@ -248,7 +248,7 @@ def test_the_default_type_counts_when_none_is_written():
         ("steps=0", "steps=0 cannot be used: it must be a whole number, 1 or more"),
         ("steps=true", "steps=true cannot be used"),
         ("steps=1.5", "steps=1.5 cannot be used: it must be a whole number"),
-        ("backend.lr=0", "backend.lr=0 cannot be used: it must be a number, above 0."),
+        ("backend.lr=0", "backend.lr=0 cannot be used: it must be a number, above 0, or such values by step."),
         ("backend.lr=.inf", "backend.lr=inf cannot be used"),
         ("backend.lr=.nan", "backend.lr=nan cannot be used"),
         ("backend.lr=fast", "backend.lr=fast cannot be used"),

@@ -4,10 +4,11 @@ import pytest
 
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError, GraphError
-from stretto.graph import workflow
+from stretto.graph import dump_graph, dump_yaml, load_graph, workflow
+from stretto.graph.settings import brief
 from stretto.runtime.graphs import main_graph
 from stretto.types import Prompt, StepReport
-from stretto.workflows.nodes import advantages, collect, imitate, report, rollout, score, update_policy
+from stretto.workflows.nodes import NODES, advantages, collect, imitate, report, rollout, score, update_policy
 
 
 @workflow
@@ -56,3 +57,19 @@ def test_sampling_n_fills_n_and_two_values_are_refused():
 def test_a_key_the_workflow_does_not_take_is_refused():
     with pytest.raises(ConfigError, match=r"algorithm\.clip_low is set, and workflow 'two_batches' does not read it"):
         main_graph(recipe(algorithm={"type": "grpo", "clip_low": 0.1}), two_batches)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "dapo", "rloo", "ppo", "composed"])
+@pytest.mark.parametrize("between", ["hold", "linear"])
+def test_values_by_step_stand_in_the_graph_and_survive_being_written(algorithm, between, tmp_path):
+    coef = {"at": {0: 0, 2: 0.1}, "between": between}
+    given = recipe(algorithm={"type": algorithm, "kl_coef": coef})
+    graph = main_graph(given)
+    assert "reference" in {role.model for spec in graph.nodes for role in spec.roles.values()}
+    file = tmp_path / "workflow.yaml"
+    file.write_text(dump_yaml(graph))
+    loaded = load_graph(file, NODES)
+    assert loaded.nodes == graph.nodes
+    assert dump_graph(loaded) == dump_graph(graph) and dump_yaml(loaded) == dump_yaml(graph)
+    settings = [value for spec in graph.nodes for value in spec.settings.values()]
+    assert any("{0: 0, 2: 0.1}" in brief(value) for value in settings)  # as drawings show it

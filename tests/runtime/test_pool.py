@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stretto.config.by_step import ByStep, value_at
 from stretto.errors import PoolError
 from stretto.runtime.drops import DropKind, Dropped
 from stretto.runtime.pool import Drawn, Pool, PoolConfig
@@ -159,6 +160,65 @@ def test_the_bound_holds_for_what_is_in_flight_when_weights_change(seed, drops, 
         assert len(taken) == cfg.steps
     elif len(taken) < 6:
         assert sorted(flat) == [d for d in range(total) if d not in drops]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    drops=drops_of,
+    allowed=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    deterministic=st.booleans(),
+    groups=st.integers(1, 4),
+    total=st.one_of(st.none(), st.integers(1, 30)),
+    stops=st.lists(st.integers(1, 6), max_size=3),
+)
+def test_the_bound_of_its_own_step_holds_for_every_token(seed, drops, allowed, deterministic, groups, total, stops):
+    """Also where it falls, where draws move to an earlier step, and after stops."""
+    by_step = ByStep(at=tuple(enumerate(allowed)))
+    cfg = config(
+        groups_per_step=groups,
+        max_staleness=max(allowed),
+        staleness=by_step,
+        deterministic=deterministic,
+        total_draws=total,
+    )
+
+    async def main() -> list[list[int]]:
+        plant = Plant(seed=seed, drops=drops, drains=False)
+        pool = plant.pool = Pool(cfg, plant.start)
+        taken: list[list[int]] = []
+        while True:
+            pool.admit(len(taken))
+            if (wave := await pool.take()) is None:
+                return taken
+            assert all(len(taken) - d.oldest_version <= value_at(by_step, len(taken)) for d in wave.drawn)
+            taken.append([d.draw for d in wave.drawn])
+            plant.version = len(taken)
+            if len(taken) in stops:
+                state, waiting = json.loads(json.dumps(pool.state())), pool.finished()
+                for task in plant.tasks:
+                    task.cancel()
+                plant = Plant(seed=seed + len(taken), drops=drops, drains=False)
+                plant.version = len(taken)
+                pool = plant.pool = Pool(cfg, plant.start)
+                pool.restore(state, waiting)
+
+    taken = asyncio.run(main())
+    flat = [d for wave in taken for d in wave]
+    assert len(set(flat)) == len(flat) and not set(flat) & drops
+    assert all(len(wave) == groups for wave in taken[:-1])
+    assert total is not None or len(taken) == cfg.steps
+
+
+def test_as_many_waves_run_ahead_as_the_step_they_are_for_allows():
+    plant = Plant(seed=0, drops=frozenset())
+    plant.start = plant.started.append  # nothing ends
+    pool = Pool(config(groups_per_step=1, max_staleness=2, staleness=ByStep(at=((0, 0), (2, 2), (4, 0)))), plant.start)
+    ahead: list[int] = []
+    for version in range(5):
+        pool.admit(version)
+        ahead.append(len(plant.started))
+    assert ahead == [1, 4, 4, 4, 5]
 
 
 @settings(max_examples=80, deadline=None)

@@ -5,6 +5,7 @@ import psutil
 from stretto.config.algorithms import PolicyGradient
 from stretto.config.algorithms.presets import VERSIONS, convention_of, defects_of
 from stretto.config.backends import FakeBackendConfig
+from stretto.config.by_step import told
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import FakeEngineConfig
 from stretto.families.shapes import facts_of
@@ -40,6 +41,7 @@ def check(recipe: Recipe) -> str:
             f"groups ({draws / len(job.train):.1f} passes over the prompts), "
             f"max_staleness {phase.pool.max_staleness}{how}"
         )
+        lines += [f"  {key} by step: {told(value)}" for key, value in phase.scheduled.items()]
     lines += _place_lines(recipe)
     lines += _debug_lines(recipe) + told_threads(recipe)
     lines += _preset_lines(recipe)

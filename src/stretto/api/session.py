@@ -26,6 +26,7 @@ from stretto.api.arguments import PromptsLike, RewardLike, What, ask, with_model
 from stretto.api.checks import check_choice, check_count, check_groups, check_prompts, check_rate, prompt_of
 from stretto.api.place import Place, empty_folder, of_session, read_place, write_place
 from stretto.config.algorithms import Aggregation
+from stretto.config.by_step import whole_at
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, DataError, StoreError, nearest
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
@@ -317,7 +318,7 @@ class Session:
 
     def _check_rollout(self, prompts: Sequence[Prompt]) -> None:
         """Prompts that can be rolled out, and weights that are no staler than the recipe allows."""
-        most = self.recipe.schedule.max_staleness
+        most = whole_at(self.recipe.schedule.max_staleness, self._version)
         if self._unpublished > most:
             raise ConfigError(
                 f"{self._unpublished} update(s) have not been published, so these rollouts would be of weights "
@@ -356,7 +357,8 @@ class Session:
         return (nodes[0],)
 
     async def _group(self, graph: Graph, prompt: Prompt, draw: int) -> Group:
-        binding = self._parts.binding(self._phase.namespace, self._phase.sampling)
+        phase = self._phase
+        binding = self._parts.binding(phase.namespace, phase.sampling, temperature=phase.temperature)
         step = self._version  # a session has no steps of its own: a publication ends what counts as one
 
         async def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import ByteSize, Field, model_validator
 
 from stretto.config.base import Section
+from stretto.config.by_step import Rate
 
 __all__ = ["Backend", "FakeBackendConfig", "TorchBackendConfig"]
 
@@ -14,8 +15,8 @@ class TorchBackendConfig(Section):
 
     type: Literal["torch"] = "torch"
     """Which backend."""
-    lr: float = Field(default=1e-5, gt=0)
-    """Peak learning rate of the policy."""
+    lr: Rate = Field(default=1e-5, gt=0)
+    """Peak learning rate of the policy; lr_warmup and lr_decay scale it, also where it is given by step."""
     lr_warmup: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises linearly; the first takes 1 / lr_warmup of it."""
     lr_decay: Literal["constant", "linear", "cosine"] = "constant"
@@ -60,7 +61,7 @@ class FakeBackendConfig(Section):
 
     type: Literal["fake"] = "fake"
     """Which backend."""
-    lr: float = Field(default=1e-5, gt=0)
+    lr: Rate = Field(default=1e-5, gt=0)
     """Not used; every backend has one."""
     max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because they are not finite; one more ends the run."""

@@ -19,6 +19,7 @@ from stretto.config.fields import (
     field_at,
     filled_by,
     inner,
+    is_by_step,
     nullable,
     section_by_name,
     sections_of,
@@ -57,6 +58,8 @@ def build_recipe(tree: Mapping[str, Any], places: Mapping[str, str]) -> Recipe:
 def _refuse_strange_keys(tree: object, prefix: str) -> None:
     """Raises ConfigError for a key that is no text, such as 3 in ``{3: ...}``, however deep."""
     below = as_mapping(tree)
+    if prefix and is_by_step(prefix.rstrip("."), Recipe):
+        return
     for name, value in below.items() if below is not None else ():
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - Python and YAML hold any
             where = f" in {prefix.rstrip('.')}" if prefix else ""
@@ -168,6 +171,8 @@ def _translate(detail: ErrorDetails) -> tuple[str, str]:
     key, field, inside = _locate(detail["loc"])
     if detail["type"] == "missing":
         return key, f"{key} is missing: it must be {allowed(field)}. Set {key}=VALUE.{_doc(field)}"
+    if detail["type"] == "by_step":
+        return key, f"{key}={show(detail['input'])} cannot be used: {detail['msg']}.{_doc(field)}"
     return key, _misfit(key, detail["input"], field, inside)
 
 

@@ -15,6 +15,7 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from stretto.config.base import Section, documented
+from stretto.config.by_step import ByStep
 from stretto.config.intervals import Interval
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "filled_by",
     "given_tree",
     "inner",
+    "is_by_step",
     "is_text",
     "nullable",
     "section_by_name",
@@ -69,6 +71,8 @@ def given_tree(section: Section) -> dict[str, Any]:
 def _given(value: object) -> object:
     if isinstance(value, Section):
         return given_tree(value)
+    if isinstance(value, ByStep):
+        return value.tree()
     below = as_mapping(value)
     return {name: _given(item) for name, item in below.items()} if below is not None else value
 
@@ -124,6 +128,12 @@ def is_text(field: FieldInfo) -> bool:
     return {m for m in _members(field.annotation) if m is not type(None)} == {str}
 
 
+def is_by_step(key: str, root: SectionType) -> bool:
+    """Whether the field of a dotted key takes a mapping from steps to values; so does what is under its ``at``."""
+    field = field_at(key.removesuffix(".at").split("."), root)
+    return field is not None and ByStep in _members(field.annotation)
+
+
 def takes_bool(field: FieldInfo) -> bool:
     """Whether true and false are values of the field."""
     return bool in _members(field.annotation)
@@ -146,8 +156,9 @@ def allowed(field: FieldInfo) -> str:
         others = [m for m in _members(field.annotation) if m is not type(None) and get_origin(m) is not Literal]
         words = _or([*values, *(_kind(m) for m in others)])
     else:
-        kinds = [_kind(m) for m in _members(field.annotation) if m is not type(None)]
-        words = ", ".join([" or ".join(kinds), *_bounds(field)])
+        members = _members(field.annotation)
+        kinds = [_kind(m) for m in members if m not in (type(None), ByStep)]
+        words = ", ".join([" or ".join(kinds), *_bounds(field), *(["or such values by step"] * (ByStep in members))])
     return f"{words}, or null" if nullable(field) else words
 
 

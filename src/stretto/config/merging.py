@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.config.base import Section
-from stretto.config.fields import SectionType, as_mapping, section_by_name, sections_of, variant_of
+from stretto.config.fields import SectionType, as_mapping, is_by_step, section_by_name, sections_of, variant_of
 from stretto.config.recipe import Recipe
 
 __all__ = ["drop_unknown", "merge"]
@@ -18,7 +18,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any], model: SectionType |
     merged = dict(base)
     for key, value in over.items():
         below, above = as_mapping(merged.get(key)), as_mapping(value)
-        if below is None or above is None:
+        if below is None or above is None or (model is not None and is_by_step(key, model)):
             merged[key] = value
             continue
         section: SectionType | None = None

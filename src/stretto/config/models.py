@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from stretto.config.base import Section
+from stretto.config.by_step import Rate
 
 __all__ = ["CriticConfig", "LoraConfig", "ModelConfig", "TeacherConfig"]
 
@@ -44,8 +45,8 @@ class ModelConfig(Section):
 class CriticConfig(Section):
     """The critic of ppo: the policy's trunk with a value head."""
 
-    lr: float = Field(default=3e-4, gt=0)
-    """Learning rate of the critic."""
+    lr: Rate = Field(default=3e-4, gt=0)
+    """Peak learning rate of the critic; backend.lr_warmup and backend.lr_decay scale it."""
 
 
 class TeacherConfig(Section):

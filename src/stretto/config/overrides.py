@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.config.checking import build_recipe
-from stretto.config.fields import as_mapping, field_at, given_tree, is_text, nullable, sections_of, show
+from stretto.config.fields import as_mapping, field_at, given_tree, is_by_step, is_text, nullable, sections_of, show
 from stretto.config.merging import drop_unknown
 from stretto.config.reading import parse_value
 from stretto.config.recipe import Recipe
@@ -165,7 +165,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Json]]:
     flat: list[tuple[str, Json]] = []
     for name, value in tree.items():
         below = as_mapping(value)
-        if below is not None and f"{prefix}{name}" not in _WHOLE:
+        if below is not None and f"{prefix}{name}" not in _WHOLE and not is_by_step(f"{prefix}{name}", Recipe):
             flat += _flat(below, f"{prefix}{name}.")
         else:
             flat.append((f"{prefix}{name}", value))

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias, cast
 
 import yaml
 
-from stretto.config.fields import as_mapping
+from stretto.config.fields import as_mapping, is_by_step
 from stretto.config.merging import merge
+from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, nearest
 
 __all__ = ["Layer", "Tree", "find_recipe", "has_key", "parse_value", "read_layers"]
@@ -154,11 +155,12 @@ def _places(node: yaml.Node, path: Path, prefix: str = "", above: tuple[yaml.Nod
     if not isinstance(node, yaml.MappingNode):
         return found
     lines: dict[str, int] = {}
+    steps = bool(prefix) and is_by_step(prefix.rstrip("."), Recipe)
     for key, value in node.value:
         line = key.start_mark.line + 1
         if key.tag == "tag:yaml.org,2002:merge":
             continue
-        if key.tag != "tag:yaml.org,2002:str":
+        if key.tag != "tag:yaml.org,2002:str" and not (steps and key.tag == "tag:yaml.org,2002:int"):
             raise ConfigError(f"{path}:{line}: the key {key.value!r} is not text. Quote it.")
         if key.value in lines:
             raise ConfigError(

@@ -152,7 +152,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _ratios_are_right(self) -> "Recipe":
-        algorithm, lag = self.algorithm, self.schedule.max_staleness
+        algorithm, lag = self.algorithm, self.schedule.most_staleness
         if not isinstance(algorithm, UpdateFields):
             return self
         if not isinstance(algorithm, RatioFields):
@@ -230,7 +230,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _offload_takes_turns(self) -> "Recipe":
-        offload, lag = self.offload, self.schedule.max_staleness
+        offload, lag = self.offload, self.schedule.most_staleness
         if offload.acts and lag != 0:
             raise ValueError(
                 f"offload gives memory to whoever computes, and with schedule.max_staleness={lag} engine and trainer "

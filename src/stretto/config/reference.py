@@ -36,8 +36,36 @@ A recipe is one YAML file. Every key below may be written in it, or given as `ke
   new type does not read; keys given on the command line are never dropped.
 - `steps=100 algorithm.clip_high=0.28 warmup=null` on the command line sets single keys, or whole sections
   (`save={every: 50}`).
+- Where a table says *by step*, [a value may change on the way](#values-by-step).
 
 This page is made from the models: `python -m stretto.config.reference`.
+"""
+
+BY_STEP = """## Values by step
+
+`backend.lr`, `critic.lr`, `sampling.temperature`, `schedule.max_staleness` and the `kl_coef` of an algorithm take a
+number, or a mapping from steps to the values that hold from then on:
+
+```yaml
+sampling: {temperature: {0: 1.0, 100: 0.8}}
+backend: {lr: {at: {0: 1e-5, 200: 1e-6}, between: linear}}
+```
+
+- Steps are those of the main phase, from 0, and one of them is 0. After the last its value stays. A warm-up samples at
+  the temperature of step 0.
+- `between: hold` (the same as without) keeps a value until the next; `linear` draws a straight line between two, and is
+  not for whole numbers. The bounds of a key hold for every value.
+- On the command line it is quoted: `'sampling.temperature={0: 1.0, 100: 0.8}'`. In Python the keys are numbers. A value
+  replaces another whole: those of two recipes are not mixed.
+- A learning rate by step is the peak of its step: `lr_warmup` and `lr_decay` scale it as they scale a number.
+- A temperature is that of the step a group was first admitted for, so it depends on no timing. Every row keeps its own,
+  at which the trainer computes its log-probs.
+- `max_staleness` is that of the step which trains: each of its tokens lags no more. Rules that name a number look at
+  the largest.
+- A `kl_coef` by step does not go with `kl_target`, which steers it. The reference is there in every step if any has a
+  weight above 0.
+
+The [metrics](metrics.md) of every step hold the value in force, as `by_step/KEY`; `stretto check` prints each schedule.
 """
 
 
@@ -45,6 +73,7 @@ def reference_markdown() -> str:
     """The whole reference, one table per section and variant."""
     parts = [HEAD, _section("The recipe", "", Recipe, field_docs(Recipe))]
     parts += list(_sections(Recipe, ""))
+    parts.append(BY_STEP)
     safe = ", ".join(f"`{key}`" for key in RESUME_SAFE_KEYS)
     parts.append(
         "## What a resume may change\n\n`stretto resume RUN key=value` takes these keys and those below them, and "

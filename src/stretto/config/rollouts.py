@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from stretto.config.base import Section
+from stretto.config.by_step import Rate
 
 __all__ = ["Engine", "FakeEngineConfig", "NativeEngineConfig", "SamplingConfig", "check_stops"]
 
@@ -29,7 +30,7 @@ class SamplingConfig(Section):
     """Trajectories per group."""
     max_tokens: int = Field(default=16, ge=1)
     """Longest completion, in tokens."""
-    temperature: float = Field(default=1.0, ge=1e-3)
+    temperature: Rate = Field(default=1.0, ge=1e-3)
     """Sampling temperature of training rollouts."""
     top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all."""

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from stretto.config.base import Section
+from stretto.config.by_step import Whole, most
 from stretto.config.evaluation import EvaluateConfig, targets
 from stretto.config.intervals import Interval
 from stretto.errors import nearest
@@ -27,7 +28,7 @@ class ScheduleConfig(Section):
 
     groups_per_step: int = Field(default=16, ge=1)
     """Groups one step trains on."""
-    max_staleness: int = Field(default=0, ge=0)
+    max_staleness: Whole = Field(default=0, ge=0)
     """Steps a token may lag the policy that trains on it: 0 is on-policy, 1 overlaps rollout with training; more needs
     ``in_flight``."""
     in_flight: InFlight = "drain"
@@ -44,9 +45,14 @@ class ScheduleConfig(Section):
     max_refills: int = Field(default=10, ge=1)
     """Draws that may replace dropped groups of one step, in multiples of its groups; beyond, the run fails."""
 
+    @property
+    def most_staleness(self) -> int:
+        """The largest ``max_staleness`` of any step."""
+        return int(most(self.max_staleness))
+
     @model_validator(mode="after")
     def _in_flight_fits(self) -> "ScheduleConfig":
-        lag, how = self.max_staleness, self.in_flight
+        lag, how = self.most_staleness, self.in_flight
         if how == "drain" and lag > 1:
             raise ValueError(
                 f"schedule.max_staleness={lag} with in_flight=drain is no faster than 1 and staler: all that is under "
@@ -67,7 +73,12 @@ class ScheduleConfig(Section):
 
     @model_validator(mode="after")
     def _over_sample_fits(self) -> "ScheduleConfig":
-        factor, lag = self.over_sample, self.max_staleness
+        factor, lag = self.over_sample, self.most_staleness
+        if factor is not None and lag != self.max_staleness:
+            raise ValueError(
+                f"schedule.over_sample={factor:g} needs one max_staleness for all steps: a draw may be taken by any of "
+                "several. Set a number, or leave over_sample out."
+            )
         if factor is None:
             if self.rest != "abort":
                 raise ValueError(

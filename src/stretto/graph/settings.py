@@ -90,6 +90,8 @@ def brief(value: object) -> str:
         return "{" + ", ".join(f"{name}: {brief(below) or 'null'}" for name, below in items) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(brief(item) or "null" for item in cast("list[object]", value)) + "]"
+    if isinstance(value, BaseModel) and type(value).__str__ is not BaseModel.__str__:
+        return str(value)  # one that says itself how it is written, such as values by step
     if not isinstance(value, BaseModel) and (isinstance(value, type) or not is_dataclass(value)):
         return str(value)
     kind = getattr(value, "type", "")

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from stretto.config.by_step import ByStep, value_at
 from stretto.data.chat import continue_chat
 from stretto.data.seeds import Namespace, environment_seed, sample_seed
 from stretto.data.tokens import Tokenizer
@@ -56,7 +57,10 @@ class GroupJudge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBinding:
-    """What the per-group nodes of one phase (or of an evaluation) are served by."""
+    """What the per-group nodes of one phase (or of an evaluation) are served by.
+
+    ``temperature``: where it changes by step; a draw has that of the step it was first admitted for.
+    """
 
     engine: RolloutEngine
     judge: GroupJudge
@@ -68,13 +72,14 @@ class GroupBinding:
     episodes: Episodes | None = None
     budget: TurnBudget | None = None
     steps: int | None = None
+    temperature: ByStep | None = None
 
     def bind(self, spec: NodeSpec, draw: int, step: int = 0) -> dict[str, object]:
         """A handle per role parameter of the node, for a draw that was admitted for ``step``."""
         handles: dict[str, object] = {}
         for name, role in spec.roles.items():
             if role.kind == "generate":
-                handles[name] = self.generate(role.model or "policy", draw)
+                handles[name] = self.generate(role.model or "policy", draw, step)
             elif role.kind == "tokenize":
                 handles[name] = self.tokenize(draw)
             elif role.kind == "environment":
@@ -84,9 +89,12 @@ class GroupBinding:
                 handles[name] = self.judged(step)
         return handles
 
-    def generate(self, model: str, draw: int) -> Generate:
-        """Completions for one draw."""
-        return _Generate(self, model, draw)
+    def generate(self, model: str, draw: int, step: int = 0) -> Generate:
+        """Completions for one draw, which was admitted for ``step``."""
+        sampling = self.sampling
+        if self.temperature is not None:
+            sampling = replace(sampling, temperature=value_at(self.temperature, step))
+        return _Generate(self, model, draw, sampling)
 
     def judged(self, step: int) -> Judge:
         """The rewards, on the occasion of a step (of an evaluation: the steps done)."""
@@ -106,11 +114,12 @@ class _Generate:
     binding: GroupBinding
     model: str
     draw: int
+    sampling: Sampling
 
     @property
     def temperature(self) -> float:
         # Greedy log-probs are those of temperature 1.
-        return self.binding.sampling.temperature or 1.0
+        return self.sampling.temperature or 1.0
 
     def complete(
         self,
@@ -122,7 +131,7 @@ class _Generate:
         greedy: bool = False,
     ) -> AsyncIterator[Completion]:
         b = self.binding
-        sampling = replace(b.sampling, temperature=0.0) if greedy else b.sampling
+        sampling = replace(self.sampling, temperature=0.0) if greedy else self.sampling
         if max_tokens is not None and max_tokens < sampling.max_tokens:
             sampling = replace(sampling, max_tokens=max_tokens)
         request = Request(

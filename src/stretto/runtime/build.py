@@ -13,6 +13,7 @@ import xxhash
 
 from stretto.backends.torch.hf_config import check_weights, load_hf_config
 from stretto.config.backends import FakeBackendConfig
+from stretto.config.by_step import value_at
 from stretto.config.evaluation import HELD_OUT
 from stretto.config.prompts import AdditionPrompts
 from stretto.config.recipe import Recipe
@@ -222,7 +223,7 @@ def prepare(recipe: Recipe, given: Given, *, trains: bool = True) -> Job:
     drawn = train or held_out  # an evaluation draws none
     s = recipe.sampling
     sampling = Sampling(
-        temperature=s.temperature,
+        temperature=value_at(s.temperature, 0),
         top_k=s.top_k,
         top_p=s.top_p,
         min_p=s.min_p,

@@ -143,18 +143,17 @@ def _check_waiting(checkpoint: Checkpoint, phase: Phase, finished: tuple[Drawn, 
         raise _unfit(checkpoint, f"groups wait in it {held} a greedy attempt, and workflow {phase.graph.name} {wanted}")
     if ("waves" in pool) != (phase.pool.over_sample is None):
         raise _unfit(checkpoint, "its draws were admitted under another schedule.over_sample")
-    lag = max(_lags(pool), default=0)
-    if lag > phase.pool.max_staleness:
-        raise _unfit(
-            checkpoint, f"groups wait in it that lag {lag} step, and schedule.max_staleness={phase.pool.max_staleness}"
-        )
+    for step, lag in _lags(pool):
+        most = phase.pool.staleness_of(step)
+        if lag > most:
+            raise _unfit(checkpoint, f"groups wait in it that lag {lag} step, and schedule.max_staleness={most}")
 
 
-def _lags(pool: Mapping[str, Any]) -> list[int]:
-    """By how many steps each wave, or each draw, will lag when the next step may take it."""
+def _lags(pool: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Of each wave, or each draw: the step that may take it next, and by how many steps it will lag then."""
     if "waves" in pool:
-        return [wave["step"] - wave["version"] for wave in pool["waves"]]
-    return [pool["next_step"] - version for version in pool["admitted"].values()]
+        return [(wave["step"], wave["step"] - wave["version"]) for wave in pool["waves"]]
+    return [(pool["next_step"], pool["next_step"] - version) for version in pool["admitted"].values()]
 
 
 def _unfit(checkpoint: Checkpoint, why: str) -> ResumeError:

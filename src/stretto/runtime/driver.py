@@ -135,7 +135,7 @@ class Driver:
         self._record.leave(p.phase, p.step, p.metrics)
 
     def _open(self, phase: Phase, at: Position) -> _Progress:
-        binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps)
+        binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps, phase.temperature)
         order = phase.open_order()
 
         def prompt_of(draw: int) -> Prompt:
@@ -143,7 +143,7 @@ class Driver:
 
         runner = Runner(phase.graph, binding, prompt_of, self._record, phase.filter)
         if phase.saved is not None:
-            runner = SavedRunner(phase.saved, prompt_of, self._record, phase.filter, phase.pool.max_staleness)
+            runner = SavedRunner(phase.saved, prompt_of, self._record, phase.filter, phase.pool.staleness_of)
         pool = open_pool(phase.pool, runner.start, runner.give_up)
         runner.serve(pool)
         return _Progress(

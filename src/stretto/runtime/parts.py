@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stretto.config.by_step import ByStep
 from stretto.data.seeds import Namespace
 from stretto.data.tokens import Tokenizer
 from stretto.environments.episodes import Episodes
@@ -43,8 +44,13 @@ class Parts:
         assert self.worker.backend is not None
         return self.worker.backend
 
-    def binding(self, namespace: Namespace, sampling: Sampling, steps: int | None = None) -> GroupBinding:
-        """What serves per-group nodes whose draws are counted in ``namespace``, in a phase of ``steps``."""
+    def binding(
+        self, namespace: Namespace, sampling: Sampling, steps: int | None = None, temperature: ByStep | None = None
+    ) -> GroupBinding:
+        """What serves per-group nodes whose draws are counted in ``namespace``, in a phase of ``steps``.
+
+        ``temperature``: in place of the sampling's, where it changes by step.
+        """
         return GroupBinding(
             engine=self.engine,
             judge=self.judge,
@@ -56,6 +62,7 @@ class Parts:
             episodes=self.episodes,
             budget=self.budget,
             steps=steps,
+            temperature=temperature,
         )
 
     async def publish(self, version: int, in_flight: InFlight = "drain", *, clear: Sequence[str] = ()) -> Metrics:

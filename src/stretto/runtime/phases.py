@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from stretto.algorithms.schedules import lr_at
 from stretto.config.backends import TorchBackendConfig
+from stretto.config.by_step import ByStep, scheduled, value_at
 from stretto.config.evaluation import EvaluateConfig
 from stretto.config.orders import Order, ShuffledOrder
 from stretto.config.recipe import Recipe
@@ -32,6 +33,7 @@ class Phase:
     """One phase. ``steps`` is its planned length; ``until`` may end it earlier. ``open_order`` makes a fresh order.
 
     Without ``trains`` its groups are sampled and recorded only; with ``saved`` they come from another run's record.
+    ``scheduled``: the recipe's values by step that act in it, by their keys; ``temperature`` is one, if it is by step.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Phase:
     refresh_every: int | None = None
     trains: bool = True
     saved: SavedGroups | None = None
+    temperature: ByStep | None = None
+    scheduled: Mapping[str, ByStep] = field(default_factory=dict[str, ByStep])
 
     @property
     def evaluates_beside(self) -> bool:
@@ -97,7 +101,7 @@ def main_phase(
     extent = draws_of(recipe.steps, recipe.epochs, schedule.groups_per_step, len(prompts))
 
     def lr(model: str, step: int) -> float:
-        peak = recipe.critic.lr if model == "critic" else backend.lr
+        peak = value_at(recipe.critic.lr if model == "critic" else backend.lr, step)
         if not isinstance(backend, TorchBackendConfig):
             return peak
         return lr_at(step, steps=extent.steps, peak=peak, warmup=backend.lr_warmup, decay=backend.lr_decay)
@@ -108,7 +112,8 @@ def main_phase(
         steps=extent.steps,
         pool=PoolConfig(
             groups_per_step=schedule.groups_per_step,
-            max_staleness=schedule.max_staleness,
+            max_staleness=schedule.most_staleness,
+            staleness=_by_step(schedule.max_staleness),
             deterministic=schedule.deterministic,
             max_refills=schedule.max_refills,
             steps=extent.steps,
@@ -131,6 +136,8 @@ def main_phase(
         in_flight=schedule.in_flight,
         refresh_every=getattr(recipe.algorithm, "reference_every", None),
         trains=recipe.debug.train,
+        temperature=_by_step(recipe.sampling.temperature),
+        scheduled=dict(scheduled(recipe)),
     )
 
 
@@ -174,3 +181,7 @@ def warmup_phase(
         save=recipe.save,
         until=warmup.until,
     )
+
+
+def _by_step(value: float | ByStep) -> ByStep | None:
+    return value if isinstance(value, ByStep) else None

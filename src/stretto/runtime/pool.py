@@ -1,9 +1,10 @@
 """The pool: admission, order and staleness of groups between rollout and training.
 
-Draws are admitted in waves, one wave a step. With version v published, waves up to step v + max_staleness may run, and
-what a wave's draws write is written by v or later versions: by v alone where all that is in flight drains before the
-version changes, else by those that are published while they run. So step - version <= max_staleness for every token,
-always.
+Draws are admitted in waves, one wave a step, in order. With version v published, the wave of step s may run if
+s - v <= max_staleness (of step s, where it changes by step), and what a wave's draws write is written by v or later
+versions: by v alone where all that is in flight drains before the version changes, else by those that are published
+while they run. So step - version <= max_staleness for every token, always: also of a draw that moves to an earlier
+step s, since it was admitted no earlier than that step's own wave.
 
 A dropped draw (a filter's, or a failure that a policy lets pass) is replaced by the next one. ``deterministic``: as a
 further wave for the same step, once every draw of the wave has ended, so that which prompt replaces which does not
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from stretto.config.by_step import ByStep, whole_at
 from stretto.errors import PoolError
 from stretto.runtime.drops import Dropped, scores_of, told_drops, told_rewards
 from stretto.types import Group
@@ -66,6 +68,12 @@ class PoolConfig:
     total_draws: int | None
     over_sample: float | None = None
     rest: Literal["abort", "carry"] = "abort"
+    staleness: ByStep | None = None
+    """``max_staleness`` by step, where it changes; the number is then the largest of it."""
+
+    def staleness_of(self, step: int) -> int:
+        """How many steps a token that ``step`` trains on may lag."""
+        return self.max_staleness if self.staleness is None else whole_at(self.staleness, step)
 
 
 @dataclass(slots=True)
@@ -137,10 +145,10 @@ class Pool:
 
     def admit(self, version: int) -> None:
         """Start every wave that weights ``version`` may sample."""
-        last = version + self._config.max_staleness
-        if self._config.steps is not None:
-            last = min(last, self._config.steps - 1)
-        while self._next_step <= last:
+        steps = self._config.steps
+        while steps is None or self._next_step < steps:
+            if self._next_step - version > self._config.staleness_of(self._next_step):
+                return
             want = self._left(self._config.groups_per_step)
             if want == 0:
                 return
@@ -161,7 +169,7 @@ class Pool:
                 continue
             for drawn in taken:
                 oldest = drawn.oldest_version
-                assert oldest is None or wave.step - oldest <= self._config.max_staleness, (wave.step, drawn)
+                assert oldest is None or wave.step - oldest <= self._config.staleness_of(wave.step), (wave.step, drawn)
             return Taken(drawn=taken, dropped=dict(sorted(wave.dropped.items())))
         return None
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from stretto.config.by_step import ByStep, value_at
 from stretto.runtime.drops import drop_metrics
 from stretto.runtime.evaluation import EvalResult, Tried
 from stretto.runtime.filters import Filter
@@ -84,10 +85,12 @@ class Recorder:
         self._phase = ""
         self._filter = Filter()
         self._step = 0
+        self._scheduled: Mapping[str, ByStep] = {}
 
     def enter(self, phase: Phase, step: int) -> None:
         """A phase begins, or goes on after ``step`` steps."""
         self._phase, self._step, self._filter = phase.name, step, phase.filter
+        self._scheduled = phase.scheduled
         self._event(PhaseBody(state="start", workflow=phase.graph.name, steps=phase.steps), step)
         self.store.flush()
 
@@ -137,7 +140,7 @@ class Recorder:
         for n in result.nodes:
             body = NodeBody(id=n.id, world="step", state=n.state, start_s=n.start_s, duration_s=n.duration_s)
             self._event(body, step)
-        metrics = step_metrics(step, result.report, taken, self._filter) | seconds
+        metrics = step_metrics(step, result.report, taken, self._filter, self._scheduled) | seconds
         self._event(StepBody(metrics=metrics, cpu_s=self.store.cpu_s), step)
 
     def publish(self, version: int, sent: Metrics) -> None:
@@ -161,11 +164,14 @@ class Recorder:
         self.store.event(body, phase=self._phase, step=step, version=version)
 
 
-def step_metrics(step: int, report: StepReport, taken: Taken, filter: Filter) -> dict[str, float]:
-    """The numbers of a step, all but its times."""
+def step_metrics(
+    step: int, report: StepReport, taken: Taken, filter: Filter, scheduled: Mapping[str, ByStep]
+) -> dict[str, float]:
+    """The numbers of a step, all but its times; the values by step that hold in it among them."""
     batch = batch_metrics(taken.drawn) | staleness_metrics(taken.drawn, step)
     reduced = merge_metrics((report.metrics, batch, draw_metrics(taken, filter)))
     metrics = {name: metric.value for name, metric in sorted(reduced.items())}
+    metrics |= {f"by_step/{key}": float(value_at(value, step)) for key, value in scheduled.items()}
     return {**metrics, "updates/skipped": float(len(report.skipped))}
 
 

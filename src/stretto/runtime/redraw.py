@@ -69,7 +69,8 @@ def version_of(drawing: Drawing, phase: Phase) -> int:
     if drawing.recorded is None:
         if phase.in_flight != "drain":
             raise _several(drawing, phase.in_flight)
-        return max(0, drawing.step - phase.pool.max_staleness)
+        # Waves are admitted in order, so none is older than the one before it.
+        return max(0, *(step - phase.pool.staleness_of(step) for step in range(drawing.step + 1)))
     versions = {span.version for t in drawing.recorded.group.trajectories for span in t.versions}
     if len(versions) != 1:
         raise _several(drawing, phase.in_flight)

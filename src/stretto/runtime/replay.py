@@ -186,7 +186,7 @@ class Replay:
         phase.end_step(self._backend, step)
         self.done += 1
         report = as_report(phase.graph, values[phase.graph.output])
-        metrics = step_metrics(step, report, taken, phase.filter)
+        metrics = step_metrics(step, report, taken, phase.filter, phase.scheduled)
         return ReplayedStep(groups=groups, values=values, nodes=nodes, metrics=metrics)
 
     def _enter(self, index: int) -> None:

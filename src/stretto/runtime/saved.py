@@ -79,13 +79,13 @@ def check_saved(saved: SavedGroups, prompt_of: PromptOf | None, draws: int, grou
 
 
 class SavedRunner:
-    """Answers the draws of one phase from a record."""
+    """Answers the draws of one phase from a record. ``most``: how many steps what a step takes may lag."""
 
     def __init__(
-        self, saved: SavedGroups, prompt_of: PromptOf, record: Record, filter: Filter, max_staleness: int
+        self, saved: SavedGroups, prompt_of: PromptOf, record: Record, filter: Filter, most: Callable[[int], int]
     ) -> None:
         self._saved, self._prompt_of, self._record, self._filter = saved, prompt_of, record, filter
-        self._max_staleness = max_staleness
+        self._most = most
         self._pool: AnyPool | None = None
 
     def serve(self, pool: AnyPool) -> None:
@@ -141,11 +141,12 @@ class SavedRunner:
     def _check_age(self, drawn: Drawn, step: int) -> None:
         """Raises PoolError for a group that was sampled by weights that this step may not train on."""
         oldest = drawn.oldest_version
-        if oldest is None or 0 <= step - oldest <= self._max_staleness:
+        most = self._most(step)
+        if oldest is None or 0 <= step - oldest <= most:
             return
         raise PoolError(
             f"draw {drawn.draw} of {self._saved.run} was sampled by weights {oldest}, and step {step} takes it, with "
-            f"schedule.max_staleness={self._max_staleness}. Set schedule and filter as they were there."
+            f"schedule.max_staleness={most}. Set schedule and filter as they were there."
         )
 
 

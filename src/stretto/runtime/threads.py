@@ -40,7 +40,7 @@ def told_threads(recipe: Recipe, cores: int | None = None) -> list[str]:
     engine, training = _engine_threads(recipe), threads_of(recipe, cores)
     if training is None or not engine:
         return []
-    how = f"at the same time (max_staleness {recipe.schedule.max_staleness})" if _at_once(recipe) else "in turns"
+    how = f"at the same time (max_staleness {recipe.schedule.most_staleness})" if _at_once(recipe) else "in turns"
     there = f"{cores} core{'s' if cores > 1 else ''}"
     lines = [f"threads: {engine} of the engine, {training} of training, {how}, on {there}"]
     used = engine + training if _at_once(recipe) else max(engine, training)
@@ -59,7 +59,7 @@ def _engine_threads(recipe: Recipe) -> int:
 def _at_once(recipe: Recipe) -> bool:
     """Whether rollout and training compute at the same time on the same cores."""
     on_cores = getattr(recipe.backend, "device", "") == "cpu" and _engine_threads(recipe) > 0
-    return on_cores and recipe.schedule.max_staleness > 0
+    return on_cores and recipe.schedule.most_staleness > 0
 
 
 def _remedy(used: int, cores: int) -> str:

@@ -6,9 +6,10 @@ The driver sends it one call a step and waits; nothing else touches the backend.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeAlias, TypeVar
 
+from stretto.config.by_step import at_step
 from stretto.errors import GraphError
 from stretto.graph import Graph, NodeSpec, run_step
 from stretto.roles import TrainBackend
@@ -38,6 +39,11 @@ UNTRAINED = StepResult(report=StepReport(metrics={}), nodes=())
 """Of a step that trains nothing."""
 
 
+def of_step(spec: NodeSpec, step: int) -> NodeSpec:
+    """A node with the settings that hold in ``step``."""
+    return replace(spec, settings={name: at_step(value, step) for name, value in spec.settings.items()})
+
+
 def run_program(
     graph: Graph,
     groups: Edges,
@@ -45,7 +51,7 @@ def run_program(
     call: CallStepNode = call_step_node,
     through: str | None = None,
 ) -> tuple[dict[str, object], tuple[NodeTime, ...]]:
-    """The values of the per-step nodes, and when each ran: of all, or ``through`` a node and no further.
+    """The values of the per-step nodes, with the settings of the binding's step, and when each ran: of all, or ``through`` a node and no further.
 
     ``call``: calls the function behind a node.
     """
@@ -53,6 +59,7 @@ def run_program(
 
     def invoke(spec: NodeSpec, inputs: Mapping[str, object]) -> object:
         start, begin = time.time(), time.perf_counter()
+        spec = of_step(spec, binding.step)
         value = call(graph, spec, inputs, binding.bind(spec))
         duration = time.perf_counter() - begin
         times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state="done"))
@@ -85,7 +92,7 @@ class Worker:
         return await asyncio.wrap_future(self._thread.submit(lambda: function(*args, **kwargs)))
 
     async def step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
-        """Run the per-step program once, as step ``step`` (from 0) of its phase."""
+        """Run the per-step program once, as step ``step`` (from 0) of its phase, with the settings of that step."""
         return await self.call(self._step, graph, groups, lr, step)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from stretto.config.algorithms import (
     RewardKl,
     UpdateSettings,
 )
+from stretto.config.by_step import most
 from stretto.graph import Workflow, workflow
 from stretto.types import Prompt, StepReport, UpdateReport
 from stretto.workflows.nodes import (
@@ -86,14 +87,14 @@ def policy_gradient(
     if overlong_buffer and overlong_penalty:
         scored = charge_overlong(scored, max_tokens=max_tokens, buffer=overlong_buffer, penalty=overlong_penalty)
     batch = collect(scored)
-    ref = logprobs(batch, on="reference") if penalty.coef or terms.kl_coef else None
+    ref = logprobs(batch, on="reference") if most(penalty.coef) or most(terms.kl_coef) else None
     own = logprobs(batch) if correction is not None or proximal in ("recompute", "interpolate") else None
-    credit = advantages(batch, ref=ref if penalty.coef else None, estimator=estimator, kl=penalty)
+    credit = advantages(batch, ref=ref if most(penalty.coef) else None, estimator=estimator, kl=penalty)
     corrected = correct(batch, own, credit, settings=correction) if correction is not None else None
     learn = update_policy(
         batch,
         credit,
-        ref=ref if terms.kl_coef else None,
+        ref=ref if most(terms.kl_coef) else None,
         recomputed=own,
         correction=corrected,
         loss=loss,
@@ -126,7 +127,7 @@ def actor_critic(
     group = rollout(prompt, n=n)
     scored = score(group)
     batch = collect(scored)
-    ref = logprobs(batch, on="reference") if penalty.coef else None
+    ref = logprobs(batch, on="reference") if most(penalty.coef) else None
     value = values(batch, on="critic")
     own = logprobs(batch) if correction is not None or proximal in ("recompute", "interpolate") else None
     credit = gae(batch, value, ref=ref, estimator=estimator, kl=penalty)

@@ -27,7 +27,7 @@ def proximal_of(recipe: Recipe) -> ProximalKind:
     if algorithm.proximal != "auto":
         return algorithm.proximal
     weighted = isinstance(algorithm, UpdateFields) and algorithm.weighs_by_ratio
-    if recipe.schedule.max_staleness and not weighted:  # else the ratio to the sampler would count twice
+    if recipe.schedule.most_staleness and not weighted:  # else the ratio to the sampler would count twice
         return "sampler"
     return "recompute" if isinstance(algorithm, UpdateFields) and algorithm.num_updates > 1 else "detach"
 

@@ -23,6 +23,7 @@ from stretto.config.algorithms import (
     loss_ref,
 )
 from stretto.config.algorithms.inert import OFF_SAMPLER
+from stretto.config.by_step import ByStep
 from stretto.errors import ConfigError
 from stretto.roles import Memory, Train
 from stretto.types import Batch, Column, LossRef, Metric, Metrics, UpdateReport, merge_metrics
@@ -145,11 +146,12 @@ def old_logprobs(
     return None if old is None else Column.per_token("old_logprobs", batch, old)
 
 
-def current_coef(memory: Memory, coef: float, adaptive: AdaptiveKl | None) -> float:
+def current_coef(memory: Memory, coef: float | ByStep, adaptive: AdaptiveKl | None) -> float:
     """The KL coefficient of this step: ``coef`` at first and where it does not adapt, else what the last step left.
 
     What was left by steps that began with another ``coef`` (in the run that a fork goes on from) counts no more.
     """
+    assert not isinstance(coef, ByStep), "a node is called with the values of its step"
     kept = memory.value
     if adaptive is None or not isinstance(kept, Mapping) or kept.get("begun_with") != coef:
         return coef
@@ -159,7 +161,7 @@ def current_coef(memory: Memory, coef: float, adaptive: AdaptiveKl | None) -> fl
 
 
 def steer(
-    memory: Memory, begun_with: float, adaptive: AdaptiveKl | None, metrics: Metrics, name: str, batch: Batch
+    memory: Memory, begun_with: float | ByStep, adaptive: AdaptiveKl | None, metrics: Metrics, name: str, batch: Batch
 ) -> Metrics:
     """``metrics`` with the coefficient in use; where it adapts, the next one is kept, by the KL that ``name`` measured
     over the tokens of the batch, per row. ``begun_with``: the coefficient of the first step."""
@@ -170,6 +172,7 @@ def steer(
     rows = len(sampled)
     measured = metrics[name].value * sum(sampled) / max(rows, 1)
     following = adapted_coef(coef, measured, target=adaptive.target, horizon=adaptive.horizon, steps=rows)
+    assert not isinstance(begun_with, ByStep)
     memory.value = {"kl_coef": following, "begun_with": begun_with}
     return {**metrics, "kl_coef": Metric("mean", coef), "kl_row": Metric("mean", measured)}
 

@@ -23,6 +23,7 @@ from stretto.config.algorithms.losses import CpgdLoss, LossTerms
 from stretto.config.algorithms.parts import RatioFields, UpdateFields
 from stretto.config.algorithms.reinforce_pp import ReinforcePpConfig
 from stretto.config.base import Section
+from stretto.config.by_step import most
 
 __all__ = ["OFF_SAMPLER", "inert_fields", "inert_of_part"]
 
@@ -60,7 +61,7 @@ def inert_of_part(part: Section) -> Mapping[str, str]:
             return dict.fromkeys(("ddof", "epsilon", "stabilizer"), "whiten=false leaves the advantages as they are")
         case CpgdLoss() if part.drift_coef == 0:
             return dict.fromkeys(("drift_max", "log_ratio_clamp"), "drift_coef=0 leaves out the term that has a ratio")
-        case LossTerms() if part.kl_coef == 0:
+        case LossTerms() if most(part.kl_coef) == 0:
             return dict.fromkeys(_KL[:4], "kl_coef=0 leaves the KL term out")
         case _:
             return {}
@@ -76,7 +77,7 @@ def _of_groups(part: GroupAdvantages) -> Iterator[tuple[str, str]]:
 
 
 def _of_kl(algorithm: Named) -> Iterator[tuple[str, str]]:
-    if getattr(algorithm, "kl_coef", 1.0) == 0:
+    if most(getattr(algorithm, "kl_coef", 1.0)) == 0:
         yield from dict.fromkeys((*_KL, "kl_target", "kl_horizon"), "kl_coef=0 leaves the KL term out").items()
     elif getattr(algorithm, "kl_target", 1.0) is None:
         yield "kl_horizon", "kl_target=null leaves the weight of the KL term as it is"
@@ -98,7 +99,7 @@ def _of_updates(algorithm: Named) -> Iterator[tuple[str, str]]:
 
 
 def _weighs_by_ratio(algorithm: Named) -> bool:
-    return getattr(algorithm, "kl_kind", "") == "k3_weighted" and getattr(algorithm, "kl_coef", 0.0) > 0
+    return getattr(algorithm, "kl_kind", "") == "k3_weighted" and most(getattr(algorithm, "kl_coef", 0.0)) > 0
 
 
 def _of_named(algorithm: Named) -> Iterator[tuple[str, str]]:

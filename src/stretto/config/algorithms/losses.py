@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from stretto.config.base import Section
+from stretto.config.by_step import Rate
 from stretto.types import LossRef, Setting
 
 __all__ = [
@@ -46,7 +47,7 @@ KlGradient: TypeAlias = Literal["value", "value_and_score"]
 class LossTerms(Section):
     """What is added to each token's policy loss: ``kl_coef * KL - entropy_coef * entropy``."""
 
-    kl_coef: float = Field(default=0.0, ge=0)
+    kl_coef: Rate = Field(default=0.0, ge=0)
     """Weight of the KL term against the frozen reference in the loss; 0 leaves the reference out."""
     kl_kind: LossKlKind = "k3"
     """Estimator of the KL term: k2 (and any ``_st``) pulls as reverse KL, k3 as forward KL; k1 has no gradient in

@@ -23,6 +23,7 @@ from stretto.config.algorithms.estimators import (
 )
 from stretto.config.algorithms.losses import ClipLoss, LossTerms
 from stretto.config.base import Section, documented
+from stretto.config.by_step import ByStep, Rate, most
 
 __all__ = [
     "AdaptiveKl",
@@ -77,7 +78,7 @@ class AdaptiveKl(Section):
 class RewardKl(Section):
     """A KL penalty in the reward; ``coef`` 0 is none."""
 
-    coef: float = Field(default=0.0, ge=0)
+    coef: Rate = Field(default=0.0, ge=0)
     """Weight of the penalty."""
     kind: RewardKlKind = "k1"
     """Estimator of the KL of a token."""
@@ -86,7 +87,9 @@ class RewardKl(Section):
 
     @model_validator(mode="after")
     def _there_is_a_weight(self) -> "RewardKl":
-        if self.adaptive is not None and self.coef == 0:
+        if self.adaptive is not None and isinstance(self.coef, ByStep):
+            raise ValueError(f"adaptive steers the weight of the KL penalty, and coef={self.coef} sets it by step.")
+        if self.adaptive is not None and most(self.coef) == 0:
             raise ValueError("adaptive steers the weight of the KL penalty, and coef=0 leaves that out. Set coef.")
         return self
 
@@ -137,7 +140,7 @@ class GroupFields(Section):
 class KlFields(Section):
     """A KL term in the loss."""
 
-    kl_coef: float = like(LossTerms, "kl_coef")
+    kl_coef: Rate = like(LossTerms, "kl_coef")
     kl_kind: Literal["k2", "k3", "abs", "k1_st", "k3_st", "abs_st", "k3_weighted"] = like(LossTerms, "kl_kind")
     kl_gradient: Literal["value", "value_and_score"] = like(LossTerms, "kl_gradient")
     kl_clamp_in: float | None = like(LossTerms, "kl_clamp_in")
@@ -162,7 +165,7 @@ class KlFields(Section):
 class RewardKlFields(Section):
     """A KL penalty in the reward."""
 
-    kl_coef: float = Field(default=0.0, ge=0)
+    kl_coef: Rate = Field(default=0.0, ge=0)
     """Weight of the KL penalty against the frozen reference in the reward; 0 leaves the reference out."""
     kl_kind: RewardKlKind = "k1"
     """Estimator of the KL penalty; only k1 has the gradient of the KL in expectation here."""
@@ -263,14 +266,19 @@ class GaeFields(Section):
 
 
 def _refuse_without_kl(section: KlFields | RewardKlFields) -> None:
-    if section.kl_coef == 0 and section.kl_target is not None:
+    if isinstance(section.kl_coef, ByStep) and section.kl_target is not None:
+        raise ValueError(
+            f"kl_target={section.kl_target} steers the weight of the KL term, and kl_coef={section.kl_coef} sets it by "
+            "step. Set kl_coef to the weight it begins with, or leave kl_target out."
+        )
+    if most(section.kl_coef) == 0 and section.kl_target is not None:
         raise ValueError(
             f"kl_target={section.kl_target} steers the weight of a KL term, and kl_coef=0 leaves that out. Set "
             "kl_coef to the weight it begins with."
         )
     for name, default in (("kl_horizon", 10_000), ("reference_every", None)):
         value = getattr(section, name)
-        read = section.kl_target is not None if name == "kl_horizon" else section.kl_coef > 0
+        read = section.kl_target is not None if name == "kl_horizon" else most(section.kl_coef) > 0
         if value != default and not read:
             needs = "kl_target" if name == "kl_horizon" else "kl_coef"
             raise ValueError(f"{name}={value} is read only with {needs}. Set {needs}, or leave {name} out.")

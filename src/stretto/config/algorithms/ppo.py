@@ -8,6 +8,7 @@ from stretto.config.algorithms.aggregation import Aggregation
 from stretto.config.algorithms.base import PolicyGradient, SectionType
 from stretto.config.algorithms.estimators import GaeConfig
 from stretto.config.algorithms.parts import ClipFields, GaeFields, RatioFields, RewardKlFields, UpdateFields, like
+from stretto.config.by_step import Rate
 
 __all__ = ["PpoConfig", "VapoConfig"]
 
@@ -21,7 +22,7 @@ class PpoConfig(UpdateFields, RatioFields, RewardKlFields, ClipFields, GaeFields
 
     type: Literal["ppo"] = "ppo"
     """Which algorithm."""
-    kl_coef: float = like(RewardKlFields, "kl_coef", 0.05)
+    kl_coef: Rate = like(RewardKlFields, "kl_coef", 0.05)
     value_clip: float | None = Field(default=0.2, gt=0)
     """Values further than this from those of the rollout are clipped in the loss; null: they are not."""
     critic_warmup: int = Field(default=0, ge=0)
