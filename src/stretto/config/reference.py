@@ -47,6 +47,8 @@ BY_STEP = """## Values by step
 number, or a mapping from steps to the values that hold from then on:
 
 ```yaml
+# by-step.yaml
+extends: [quickstart]
 sampling: {temperature: {0: 1.0, 100: 0.8}}
 backend: {lr: {at: {0: 1e-5, 200: 1e-6}, between: linear}}
 ```

@@ -51,7 +51,8 @@ def run_program(
     call: CallStepNode = call_step_node,
     through: str | None = None,
 ) -> tuple[dict[str, object], tuple[NodeTime, ...]]:
-    """The values of the per-step nodes, with the settings of the binding's step, and when each ran: of all, or ``through`` a node and no further.
+    """The values of the per-step nodes, with the settings of the binding's step, and when each ran: of all, or
+    ``through`` a node and no further.
 
     ``call``: calls the function behind a node.
     """
