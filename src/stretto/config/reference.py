@@ -47,6 +47,9 @@ BY_STEP = """## Values by step
 number, or a mapping from steps to the values that hold from then on:
 
 ```yaml
+# cooler.yaml
+extends: quickstart
+steps: 300
 sampling: {temperature: {0: 1.0, 100: 0.8}}
 backend: {lr: {at: {0: 1e-5, 200: 1e-6}, between: linear}}
 ```
