@@ -225,8 +225,10 @@ def test_nothing_is_left(how, tmp_path, left_behind):
     assert left_behind() == ([], [])
 
 
-def test_ctrl_c_comes_through_once_what_ran_has_ended(left_behind):
+def test_ctrl_c_comes_through_once_what_ran_has_ended(left_behind, request):
     """And closing is not cut short by another."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which workers of the tests ignore
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     calls: list[str] = []
 
     def slow() -> None:
