@@ -360,4 +360,7 @@ def test_weights_that_nobody_can_sample_from_are_not_saved(tmp_path):
 def test_a_warmup_takes_turns_whatever_the_schedule_of_the_main_phase(tmp_path):
     job = overlapped(2, warmup={"max_steps": 2, "groups_per_step": 4, "evaluate": {"every": 2}})
     assert [(p.pool.max_staleness, p.in_flight) for p in job.phases] == [(0, "drain"), (2, "keep")]
+    for schedule in (OVER, CARRY, {"max_staleness": {0: 0, 2: 1}}):
+        job = job_of(schedule=schedule, warmup={"max_steps": 2, "groups_per_step": 3})
+        assert (job.phases[0].pool.max_staleness, job.phases[0].pool.over_sample) == (0, None)
     assert run(job, create(job, tmp_path)).status == "done"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from stretto.config.algorithms import ALGORITHMS
 from stretto.config.base import Section
 from stretto.config.recipe import Recipe
+from stretto.config.sections import ScheduleConfig
 from stretto.errors import ConfigError, GraphError, nearest
 from stretto.graph import Graph, Workflow, check_models, load_graph, load_workflow, parents
 from stretto.workflows.builtin import WORKFLOWS
@@ -87,7 +88,7 @@ def warmup_graph(recipe: Recipe) -> Graph:
 def _warmed_by(recipe: Recipe, algorithm: str) -> Recipe:
     """What of the recipe an on-policy phase by ``algorithm`` looks at. ConfigError for what does not go with it."""
     kept = {name: getattr(recipe, name) for name in ("sampling", "environment", "teacher", "engine", "backend")}
-    schedule = recipe.schedule.model_copy(update={"max_staleness": 0, "in_flight": "drain"})
+    schedule = ScheduleConfig(deterministic=recipe.schedule.deterministic)
     try:
         vetted: Any = ALGORITHMS[algorithm](type=algorithm)
         return Recipe(steps=1, algorithm=vetted, schedule=schedule, **kept)

@@ -22,11 +22,24 @@ from stretto.runtime.pool import Drawn, Taken
 from stretto.runtime.recording import step_metrics
 from stretto.runtime.saved import one_boundary
 from stretto.runtime.worker import Edges, as_report, run_program
-from stretto.store import PHASES, Checkpoint, GroupBody, NodeTime, RecordedGroup, RunView, StepBody, list_checkpoints
+from stretto.store import (
+    OF_THE_MACHINE,
+    PHASES,
+    Checkpoint,
+    GroupBody,
+    NodeTime,
+    RecordedGroup,
+    RunView,
+    StepBody,
+    list_checkpoints,
+)
 from stretto.store.manifest import checkpoint_order, verify
 from stretto.types import Json
 
 __all__ = ["Past", "Replay", "ReplayedStep", "Start", "start_before"]
+
+NOT_MADE_AGAIN = (*OF_THE_MACHINE, "publish/")
+"""How the metrics begin that a step without an engine has none of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,10 +69,10 @@ class Past:
         return range(min(known), max(known) + 1) if known else range(0)
 
     def metrics(self, phase: str, step: int) -> Mapping[str, float] | None:
-        """The recorded numbers of a step but for times; None if it was not trained to its end."""
+        """The recorded numbers of a step but for times and publication; None if it was not trained to its end."""
         for e in self.view.events:
             if isinstance(e.body, StepBody) and (e.phase, e.step) == (phase, step):
-                return {name: value for name, value in e.body.metrics.items() if not name.startswith("time/")}
+                return {name: value for name, value in e.body.metrics.items() if not name.startswith(NOT_MADE_AGAIN)}
         return None
 
     def groups(self, phase: str, step: int) -> list[RecordedGroup]:
