@@ -46,6 +46,7 @@ __all__ = [
     "RolloutEngine",
     "Sampling",
     "Score",
+    "ShowsGradients",
     "Tokenize",
     "Train",
     "TrainBackend",
@@ -268,6 +269,15 @@ class TrainBackend(Protocol):
 
     def close(self) -> None:
         """Free everything. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class ShowsGradients(Protocol):
+    """A backend that shows what it has accumulated: to look at, and to tell where two runs part."""
+
+    def gradients(self, model: str) -> Iterator[NamedTensor]:
+        """What is accumulated since the last update, by name."""
         ...
 
 

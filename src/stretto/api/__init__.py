@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stretto.api.audit.auditing import audit
+    from stretto.api.bisecting import bisect
     from stretto.api.debugging import debug
     from stretto.api.describing import describe_algorithm
     from stretto.api.graphs import graph_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Run",
     "audit",
+    "bisect",
     "check",
     "debug",
     "describe_algorithm",
@@ -37,6 +39,7 @@ _HOMES = {
     "start": "runs",
     "resume": "runs",
     "evaluate": "runs",
+    "bisect": "bisecting",
     "check": "plans",
     "debug": "debugging",
     "describe_algorithm": "describing",

@@ -93,7 +93,7 @@ def _made(place: Place, spec: NodeSpec | None, draw: int | None, breakpoints: Br
 async def _step_again(at: Place, spec: NodeSpec | None, breakpoints: Breakpoints) -> Debugged:
     """The per-step part, in this thread: whole, or through a node in which breakpoints open."""
     at.past.taken(at.phase, at.step)  # what cannot be had is said before anything is loaded
-    start = start_before(at.view, at.job, at.index, at.step)
+    start = start_before(at.past, at.job, at.index, at.step)
     target: str | None = None
 
     def call(graph: Graph, of: NodeSpec, inputs: Mapping[str, object], roles: Mapping[str, object]) -> object:

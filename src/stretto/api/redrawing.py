@@ -46,7 +46,7 @@ async def draw_again(at: Place, spec: NodeSpec, draw: int | None, breakpoints: B
             binding = await _judging_alone(at, disposer)
         else:
             version = version_of(drawing, at.phase)
-            start = start_before(at.view, at.job, at.index, version)
+            start = start_before(at.past, at.job, at.index, version)
             binding = await _sampling(at, start, version, disposer)
             origin, notes = f"{began(start, at.index, version)}, published as weights {version}", start.skipped
         values = await make_again(at.phase, binding, drawing, spec.id, known or {}, call)

@@ -1,4 +1,4 @@
-"""``stretto debug``: a recorded step made again. How it is done is ``stretto.api.debugging``.
+"""``stretto debug``, and what it and ``runs bisect`` say. The work is done in ``stretto.api``.
 
 Imports inside functions keep ``stretto --help`` quick.
 """
@@ -14,15 +14,16 @@ from stretto.cli.commands import Phase, RunsDir
 from stretto.cli.completion import runs as run_names
 
 if TYPE_CHECKING:
+    from stretto.api.bisecting import Bisected
     from stretto.api.replaying import Debugged
 
-__all__ = ["debugged_text", "register"]
+__all__ = ["bisected_text", "debugged_text", "register"]
 
 DIFFERS = 3
 """The exit status if a run that promises the same bits does not give them."""
 
 SHOWN = 10
-"""Differing numbers that are listed."""
+"""Differing numbers, or settings, that are listed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -95,3 +96,33 @@ def _verdict(made: "Debugged") -> Iterator[str]:
         yield "This run promises the same bits on one kind of machine, with the same threads and versions."
     else:
         yield "Only a run with schedule.deterministic=true promises the same bits."
+
+
+def bisected_text(found: "Bisected") -> Iterator[str]:
+    """What is said of two runs side by side."""
+    there = f"{_count(found.steps, 'step')}, {_count(found.groups, 'group')} and {_count(found.numbers, 'number')}"
+    parting = found.parting
+    if parting is None:
+        yield f"{found.a} and {found.b} are the same to the bit in all that both recorded: {there}"
+        return
+    yield f"{found.a} and {found.b} part in step {parting.step} of phase {parting.phase} (from 0); before: {there}"
+    rows = [
+        ("node", parting.node or "-"),
+        ("what", parting.what),
+        ("name", f"{parting.name}{f' at {parting.index}' if parting.index else ''}"),
+        (found.a, parting.a),
+        (found.b, parting.b),
+        ("same before", ", ".join(parting.same)),
+        *(("setting", str(setting)) for setting in found.settings[:SHOWN]),
+        (
+            "",
+            f"and {more} more; `stretto runs compare` lists them" if (more := len(found.settings) - SHOWN) > 0 else "",
+        ),
+        ("note", parting.note),
+    ]
+    width = max(len(name) for name, value in rows if value)
+    yield from (f"  {name:<{width}}  {value}" for name, value in rows if value)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

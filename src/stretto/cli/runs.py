@@ -43,7 +43,7 @@ class What(StrEnum):
 
 
 group = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List, show, compare, plot, trace and export runs."
+    no_args_is_help=True, rich_markup_mode=None, help="List, show, compare, bisect, plot, trace and export runs."
 )
 
 
@@ -135,6 +135,32 @@ def compare(
     if out is not None:
         save_plot(views, out, Plot())
         print(f"\nwrote {out}")
+
+
+@group.command()
+def bisect(
+    a: Annotated[str, typer.Argument(metavar="A", help="A run's name or folder.", autocompletion=run_names)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another's.", autocompletion=run_names)],
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Find the first step, node and tensor in which two runs differ.
+
+    Their records tell the first step; where weights may have parted, the steps around it are made again for both, and
+    every edge, gradient and weight is held side by side. Both runs are only read.
+
+    Example: stretto runs bisect quickstart quickstart-2
+    """
+    from dataclasses import asdict
+
+    from stretto.api.bisecting import bisect as bisect_runs
+    from stretto.cli.debugging import bisected_text
+
+    found = bisect_runs(a, b, runs_dir=runs_dir)
+    if as_json:
+        print(json.dumps({"same": found.parting is None, **asdict(found)}, indent=2))
+        return
+    sys.stdout.write("".join(f"{line}\n" for line in bisected_text(found)))
 
 
 @group.command()

@@ -131,11 +131,13 @@ class Start:
         return "the model as it was loaded" if self.checkpoint is None else f"checkpoint {self.checkpoint.path.name}"
 
 
-def start_before(view: RunView, job: Job, index: int, step: int) -> Start:
+def start_before(past: Past, job: Job, index: int, step: int) -> Start:
     """The newest whole checkpoint from which ``step`` of phase ``index`` is still to come, else the beginning.
 
-    Raises ResumeError if the job is another one than the checkpoint was taken with.
+    Raises ResumeError if the job is another one than the checkpoint was taken with, ConfigError for a fork whose own
+    beginning is saved no more.
     """
+    view = past.view
     last = (PHASES.index(job.phases[index].name), step)
     skipped: list[str] = []
     for path in reversed(list_checkpoints(view.path / "checkpoints")):
@@ -150,6 +152,13 @@ def start_before(view: RunView, job: Job, index: int, step: int) -> Start:
         at = position_after(checkpoint, job)
         if (at.phase_index, at.steps_done) <= (index, step):
             return Start(at=at, checkpoint=checkpoint, skipped=tuple(skipped))
+    begun = [phase.name for phase in job.phases[: index + 1] if past.steps(phase.name).start > 0]
+    if begun and view.info.parent is not None:
+        raise ConfigError(
+            f"run {view.name!r} is a fork of {view.info.parent!r} that begins at step {past.steps(begun[0]).start}, "
+            f"and no checkpoint from before step {step} is left of it. Choose a later step, or save with a larger "
+            "save.keep_last."
+        )
     return Start(at=Position(), checkpoint=None, skipped=tuple(skipped))
 
 
