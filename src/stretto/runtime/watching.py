@@ -2,13 +2,13 @@
 update, in the order in which they come to be. Two runs that are watched from the same step can be held side by side.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from stretto.graph import Graph, NodeSpec
-from stretto.roles import NamedTensor, ShowsGradients, TrainBackend, Want
+from stretto.roles import NamedTensor, ShowsGradients, TrainBackend, TrainMemory, Want
 from stretto.runtime.build import Job, needed_models
 from stretto.runtime.calling import call_step_node
 from stretto.runtime.edges import Leaf, array_of, leaves_of
@@ -149,8 +149,11 @@ class _Watched:
     def reset_optimizer(self, model: str) -> None:
         self._backend.reset_optimizer(model)
 
-    def save(self, path: Path) -> None:
-        self._backend.save(path)
+    def capture(self, *, copy: bool = False) -> Callable[[Path], None]:
+        return self._backend.capture(copy=copy)
+
+    def set_memory(self, level: TrainMemory) -> None:
+        self._backend.set_memory(level)
 
     def load(self, path: Path) -> None:
         self._backend.load(path)
