@@ -48,6 +48,7 @@ RUNNING = [
     ("README.md", "index.md", "algorithms.md", "coming-from-trl.md", "your-own-loop.md", "off-policy.md"),
     ("evaluation.md", "filters-and-order.md"),
     ("first-run.md",),
+    ("debugging.md",),
     ("your-own-data.md",),
     ("your-own-reward.md",),
     ("your-own-workflow.md",),

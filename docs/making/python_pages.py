@@ -10,7 +10,7 @@ HOMES: dict[str, str] = stretto._HOMES
 """The one list of public names and their modules."""
 
 PARTS = {
-    "Runs": ["train", "resume", "Run"],
+    "Runs": ["train", "resume", "Run", "debug"],
     "Loops of one's own": ["session", "Session"],
     "Nodes and workflows": ["node", "workflow"],
     "Roles": ["Generate", "Judge", "Tokenize", "Score", "Train"],
@@ -42,6 +42,8 @@ def python_page() -> str:
     text += "## Errors\n\n`stretto.StrettoError` is the base of [all errors](errors.md).\n\n"
     text += "## Reading runs\n\nFrom `stretto.store`: what [the record of a run](../events.md) holds.\n\n"
     text += describe("stretto.store.reader", "RunView") + describe("stretto.store.reader", "find_run")
+    text += "## Steps made again\n\nWhat `debug` gives; see [debugging a run](../debugging.md).\n\n"
+    text += describe("stretto.api.replaying", "Debugged") + describe("stretto.api.replaying", "NodeRow")
     return text.rstrip() + "\n"
 
 
