@@ -341,3 +341,22 @@ def test_a_run_that_is_killed_takes_its_children_with_it(keys, stretto, watch): 
     check_free(run, "killed")
     stretto.run("resume", "killed")
     assert compare_runs(stretto.train("whole", keys), run, weights=WEIGHTS) == []
+
+
+def test_training_outlasts_whoever_reads_what_it_says(stretto):  # pitfall 24
+    process = stretto.start("train", stretto.short, "name=heard")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline().startswith("short: starting")
+    process.stdout.close()
+    assert (process.wait(timeout=120), process.stderr.read()) == (0, "")
+    assert RunView(stretto.folder / "runs" / "heard").steps == 8
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_full_disk_under_the_output_is_said_once_and_ends_nothing(stretto):  # pitfall 24
+    command = [sys.executable, "-m", "stretto", "train", stretto.short, "name=full"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=stretto.folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr.count("cannot be written (No space left on device); the command goes on") == 1
+    assert RunView(stretto.folder / "runs" / "full").status == "done"

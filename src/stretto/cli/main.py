@@ -15,6 +15,7 @@ import typer
 
 import stretto
 from stretto.cli import algorithms, commands, completion, debugging, doctoring, new, runs, trying
+from stretto.cli.output import lasting_output
 from stretto.errors import Interrupted, StrettoError
 
 __all__ = ["app", "exit_status", "main"]
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (the process's own by default) and return its exit status."""
     if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does, so that module:function finds the user's own modules
+    lasting_output()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a sign that a terminal lacks must not end a command
