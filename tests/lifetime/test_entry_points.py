@@ -41,6 +41,7 @@ FOREIGN = {
 }
 NO_RESOURCE = {
     "WeightWindow": "closing it ends writes; it holds nothing of its own",
+    "_Watched": "shows a backend that another owns",
     "FakeBackend": "holds nothing",
     "FakeEngine": "holds nothing",
     "Scheduler": "lives in the engine's thread, which closes it at its end",

@@ -17,9 +17,8 @@ class _Lasting(io.FileIO):
         try:
             return super().write(data) or 0
         except OSError as error:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self.fileno())
             if error.errno != errno.EPIPE:  # a reader that has seen enough is no fault
                 print(f"standard output cannot be written ({error.strerror}); the command goes on", file=sys.stderr)
             return memoryview(data).nbytes
