@@ -12,11 +12,11 @@ from safetensors.numpy import load_file
 from stretto.api import debug, resume, start
 from stretto.cli.main import main
 from stretto.config.load import load_recipe, recipe_from_mapping
-from stretto.errors import ConfigError, ResumeError, RewardError
+from stretto.errors import ConfigError, NodeError, ResumeError, RewardError
 from stretto.recipes import FOLDER
 from stretto.runtime.build import Given
 from stretto.store import RunView, decode_group
-from stretto.types import Prompt, Trajectory
+from stretto.types import Group, Prompt, Trajectory
 
 SHORT = Path(__file__).parents[1] / "e2e" / "short.yaml"
 QUIET = "evaluate={every: null, at_start: false, at_end: false}"
@@ -138,6 +138,64 @@ def test_filtered_and_failed_draws_count_in_the_numbers():
     assert (again.differing[0].a, again.differing[0].b) == ("0.0", "5.0")
     with pytest.raises(RewardError, match=r"failed on .*draw 3.*no"):
         debug("drops", 0, node="scored", draw=3, filter=given.filter, reward=fails)
+
+
+def test_draws_that_moved_to_an_earlier_step_are_found_where_they_were_trained_on():
+    """Both waves run at once, and the data ends: what the first loses it takes from the second."""
+    fake = {
+        "epochs": 1,
+        "name": "moved",
+        "engine": {"type": "fake"},
+        "backend": {"type": "fake"},
+        "prompts": {"type": "builtin", "name": "addition", "max": 5, "held_out": 0},
+        "sampling": {"n": 2, "max_tokens": 4},
+        "schedule": {"groups_per_step": 18, "max_staleness": 1},
+        "reward": {"use": "exact_match", "workers": 0},
+        "filter": {"use": "python:keeps"},
+    }
+
+    def keeps(group: Group) -> bool:
+        return group.draw not in (3, 4, 30)
+
+    start(recipe_from_mapping(fake), given=Given(filter=keeps))
+    for step, draws in ((0, [*range(3), *range(5, 20)]), (1, [*range(20, 30), *range(31, 36)])):
+        made = debug("moved", step, filter=keeps)
+        assert made.differing == ()
+        assert [group.draw for group in made.values["scored"]] == draws
+
+
+def test_a_run_that_failed_in_a_loss_is_debugged_at_the_step_that_failed(run, tmp_path, monkeypatch):
+    module = "loss_that_fails"
+    (tmp_path / f"{module}.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(NodeError, match="not a loss"):
+        short("name=lost", "warmup=null", f"workflow={module}:mine")
+    with pytest.raises(NodeError, match=r"node 'learn' .* failed: ValueError: not a loss"):
+        debug("lost", 2, node="learn")
+    made = debug("lost", 2, node="batch")
+    assert made.notes == ("the run did not train this step to its end",) and made.compared == 0
+    assert debug("lost", 1).differing == ()
+
+
+FAILING = """
+from stretto import Batch, Prompt, Train, UpdateReport, node, workflow
+from stretto.workflows.nodes import collect, imitate, report, rollout, score
+
+
+@node
+def fit(batch: Batch, model: Train) -> UpdateReport:
+    if model.step == 2:
+        raise ValueError("not a loss")
+    return imitate(batch, model)
+
+
+@workflow
+def mine(prompt: Prompt, *, n: int = 4):
+    scored = score(rollout(prompt, n=n))
+    batch = collect(scored)
+    learn = fit(batch)
+    return report(learn)
+"""
 
 
 def test_a_run_that_failed_in_a_reward_is_debugged_at_the_draw_that_failed():

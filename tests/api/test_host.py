@@ -3,11 +3,13 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 
 import pytest
 
-from stretto.api.host import host
+from stretto.api.host import here, host
+from stretto.errors import ConfigError
 
 
 def test_what_it_returns_and_what_it_raises():
@@ -81,3 +83,40 @@ def test_what_is_left_on_the_loop_ends_before_it_is_closed():
     with pytest.raises(SystemExit):
         host(exits)
     assert ended == ["left", "main"]
+
+
+def test_here_is_the_calling_thread_with_its_own_signals():
+    before = signal.getsignal(signal.SIGINT)
+
+    async def main() -> tuple[threading.Thread, object]:
+        return threading.current_thread(), signal.getsignal(signal.SIGINT)
+
+    assert here(main) == (threading.current_thread(), before)
+
+    async def inside() -> None:
+        here(main)
+
+    with pytest.raises(ConfigError, match="an event loop runs in this thread already, as in a notebook"):
+        asyncio.run(inside())
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_interrupt_here_comes_through_once_all_is_closed(waits, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which workers of the tests ignore
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    closed: list[str] = []
+
+    async def main() -> None:
+        try:
+            if waits:
+                asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGINT)
+                await asyncio.sleep(30)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(30)
+        finally:
+            await asyncio.sleep(0)
+            closed.append("closed")
+
+    with pytest.raises(KeyboardInterrupt):
+        here(main)
+    assert closed == ["closed"]

@@ -80,6 +80,15 @@ def test_a_rollout_alone_goes_on_after_a_resume():
     assert resume(run.path, ["steps=6"]).steps == 6
 
 
+def test_training_on_recorded_groups_goes_on_after_a_resume():
+    """Also with groups that wait, drawn ahead."""
+    whole = short("name=whole", "schedule.max_staleness=1", "warmup=null")
+    short("name=trained", "schedule.max_staleness=1", "warmup=null", "debug.rollouts_from=whole", "steps=3")
+    trained = resume(Path("runs/trained"), ["steps=8"], given=Given(reward=tokens))
+    assert policy(whole) == policy(trained)
+    assert [r.group.draw for r in trained.groups()] == list(range(32))
+
+
 def test_filters_judge_recorded_groups_anew_and_failed_draws_stay_failed():
     def fails(prompt: Prompt, trajectory: Trajectory) -> float:
         if trajectory.key.draw in (1, 5):

@@ -21,7 +21,7 @@ from stretto.api.parting import RecordedParting, recorded_parting, shared_steps
 from stretto.api.replaying import Breakpoints, job_of
 from stretto.api.runs import recipe_of
 from stretto.environments.contract import Factory
-from stretto.errors import ConfigError, UserError
+from stretto.errors import ConfigError, RunError, UserError
 from stretto.graph import Graph, Workflow
 from stretto.runtime.build import Given, Job, open_backend
 from stretto.runtime.disposer import Disposer
@@ -118,7 +118,7 @@ def _parting(pasts: tuple[Past, Past], found: RecordedParting, given: Given) -> 
     try:
         jobs = [_job(past, found, given) for past in pasts]
         parted = here(lambda: _made_again(pasts, jobs, found))
-    except UserError as why:
+    except (UserError, RunError) as why:  # a node of the user's may fail here too
         return _told(found, graph, f"The steps cannot be made again to find where that comes from: {why}")
     return parted if parted is not None else _told(found, graph, _unexplained(found))
 

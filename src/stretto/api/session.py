@@ -27,6 +27,7 @@ from stretto.api.checks import check_choice, check_count, check_groups, check_pr
 from stretto.api.place import Place, empty_folder, of_session, read_place, write_place
 from stretto.config.algorithms import Aggregation
 from stretto.config.by_step import whole_at
+from stretto.config.debugging import DebugConfig
 from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, DataError, StoreError, nearest
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
@@ -392,6 +393,11 @@ def session(
         raise ConfigError(
             "the recipe has a warm-up, which a session does not run. Pass warmup=None, and as model the folder of a "
             "warmed policy (such as runs/NAME/model)."
+        )
+    if asked.recipe.debug != DebugConfig():
+        raise ConfigError(
+            "debug chooses which half of a run's main phase runs, and in a session the loop does. Leave debug out, and "
+            "call rollout() or train() alone."
         )
     if asked.recipe.order.type == "success":
         raise ConfigError(

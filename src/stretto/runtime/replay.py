@@ -116,7 +116,25 @@ class Past:
         for recorded in self.view.groups(phase, filtered=True):
             if recorded.step is not None:
                 by_step.setdefault(recorded.step, []).append(recorded)
+        trained = {step: self.metrics(phase, step) for step in self.steps(phase)}
+        _move(by_step, {step: int(found["batch/groups"]) for step, found in trained.items() if found is not None})
         return by_step
+
+
+def _move(by_step: dict[int, list[RecordedGroup]], trained: Mapping[int, int]) -> None:
+    """Put draws where they were trained on. At the end of the data a step that lost draws takes those of later ones,
+    lowest first, and what had finished by then is recorded with the step it was drawn for."""
+
+    def kept(step: int) -> list[RecordedGroup]:
+        return [r for r in by_step.get(step, ()) if not r.why]
+
+    if sum(trained.values()) != sum(len(kept(step)) for step in trained):
+        return  # something else is amiss, and is said when the step is asked for
+    for step, want in trained.items():
+        for later in (s for s in trained if s > step):
+            for recorded in kept(later)[: max(0, want - len(kept(step)))]:
+                by_step[later].remove(recorded)
+                by_step.setdefault(step, []).append(recorded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
