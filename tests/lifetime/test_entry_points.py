@@ -190,7 +190,8 @@ class Source:
             return "kept"
         for other in self.by_name[name.rpartition(".")[2]]:
             parameters = [a.arg for a in other.node.args.args]
-            if place in around.args and self._named(other, {parameters[around.args.index(place)]}):
+            given = parameters[around.args.index(place) :][:1] if place in around.args else []
+            if given and self._named(other, set(given)):
                 return "handed"
         return ""
 
