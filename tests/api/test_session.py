@@ -233,7 +233,7 @@ def test_what_a_session_does_not_run_is_refused(tmp_path, left_behind):
 
 
 def test_half_a_run_is_no_matter_of_a_session():
-    with pytest.raises(ConfigError, match="in a session the loop does. Leave debug out"):
+    with pytest.raises(ConfigError, match=r"in a session the loop does\. Leave debug out"):
         stretto.session("grpo", prompts=["a "], reward=lambda prompt, trajectory: 0.0, debug={"train": False})
 
 
