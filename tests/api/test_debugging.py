@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from stretto import StepReport, workflow
 from stretto.api import debug, resume, start
 from stretto.cli.main import main
 from stretto.config.load import load_recipe, recipe_from_mapping
@@ -17,6 +18,7 @@ from stretto.recipes import FOLDER
 from stretto.runtime.build import Given
 from stretto.store import RunView, decode_group
 from stretto.types import Group, Prompt, Trajectory
+from stretto.workflows.nodes import collect, demonstrate, imitate, report, rollout, score
 
 SHORT = Path(__file__).parents[1] / "e2e" / "short.yaml"
 QUIET = "evaluate={every: null, at_start: false, at_end: false}"
@@ -260,10 +262,40 @@ def test_what_cannot_be_made_again_is_refused_with_the_reason(run, asked, why):
         debug("run", **asked)
 
 
+def test_a_workflow_that_only_python_knew_is_passed_again():
+    @workflow
+    def mine(prompt: Prompt, *, n: int = 4) -> StepReport:
+        batch = collect(score(rollout(prompt, n=n)))
+        return report(imitate(batch))
+
+    short("name=python", "warmup=null", "steps=2", "workflow=python:mine", given=Given(workflow=mine))
+    assert debug("python", 1, workflow=mine).differing == ()
+    with pytest.raises(
+        ResumeError, match=r"\(workflow\). Debug it from Python: stretto.debug\('python', 1, workflow=\.\.\."
+    ):
+        debug("python", 1)
+
+
+def test_a_step_of_two_batches_is_refused():
+    @workflow
+    def both(prompt: Prompt, *, n: int = 4) -> StepReport:
+        shown = imitate(collect(demonstrate(prompt)))
+        tried = imitate(collect(score(rollout(prompt, n=n))))
+        return report(shown, tried)
+
+    given = Given(workflow=both)
+    short("name=both", "warmup=null", "steps=1", "workflow=python:both", given=given)
+    with pytest.raises(ConfigError, match=r"hands over the groups of 2 nodes .* a record keeps one group a draw"):
+        debug("both", 0, workflow=both)
+
+
 def test_a_run_that_trained_nothing_has_no_step(run):
     short("name=rolls", "warmup=null", "steps=2", "debug.train=false")
     with pytest.raises(ConfigError, match=r"trained nothing .* with debug.rollouts_from=rolls, and debug that run"):
         debug("rolls", 0)
+    assert debug("rolls", 1, node="scored").differing == ()
+    made = debug("rolls", 1, node="group", draw=7)
+    assert made.differing == () and made.compared > 20
 
 
 def test_a_fork_names_the_run_that_has_its_first_steps(run):

@@ -18,8 +18,7 @@ import numpy as np
 from stretto.api.arguments import PromptsLike, given_prompts
 from stretto.api.host import here
 from stretto.api.parting import RecordedParting, recorded_parting, shared_steps
-from stretto.api.replaying import Breakpoints, job_of
-from stretto.api.runs import recipe_of
+from stretto.api.replaying import Breakpoints, job_of, workflow_of
 from stretto.environments.contract import Factory
 from stretto.errors import ConfigError, RunError, UserError
 from stretto.graph import Graph, Workflow
@@ -27,7 +26,6 @@ from stretto.runtime.build import Given, Job, open_backend
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.edges import Leaf, first_place, leaf_hash
 from stretto.runtime.filters import GroupFilter
-from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.replay import Past, start_before
 from stretto.runtime.saved import one_boundary
 from stretto.runtime.watching import BEFORE, Part, Watcher, watch
@@ -37,6 +35,9 @@ __all__ = ["Bisected", "Parting", "bisect"]
 
 NOT_THE_EXPERIMENT = ("name", "runs_dir", "save")
 """Settings that change nothing of what a run computes."""
+
+CALL = "Bisect from Python: stretto.api.bisect(A, B, "
+"""How the remedy begins for runs that were made with Python objects."""
 
 Step = tuple[str, int]
 """A phase by name, and a step of it."""
@@ -125,14 +126,13 @@ def _parting(pasts: tuple[Past, Past], found: RecordedParting, given: Given) -> 
 
 def _job(past: Past, found: RecordedParting, given: Given) -> Job:
     view, step = past.view, min(found.step, past.steps(found.phase).stop - 1)
-    return job_of(view, found.phase, step, given, "Bisect from Python: stretto.api.bisect(A, B, ")
+    return job_of(view, found.phase, step, given, CALL)
 
 
 def _graph(view: RunView, phase: str, given: Given) -> Graph | None:
     """The workflow of a phase; None if it cannot be had here."""
-    recipe = recipe_of(view)
     try:
-        return main_graph(recipe, given.workflow) if phase == "main" else warmup_graph(recipe)
+        return workflow_of(view, phase, given, CALL)
     except UserError:
         return None
 

@@ -12,7 +12,7 @@ from stretto.api.arguments import PromptsLike, RewardLike, given_prompts, given_
 from stretto.api.dumping import dump_edges
 from stretto.api.host import here
 from stretto.api.redrawing import draw_again
-from stretto.api.replaying import Breakpoints, Debugged, NodeRow, Place, began, job_of, phase_index
+from stretto.api.replaying import Breakpoints, Debugged, NodeRow, Place, began, job_of, workflow_of
 from stretto.environments.contract import Factory
 from stretto.errors import ConfigError, Interrupted, NodeError, RewardError, nearest
 from stretto.graph import Graph, NodeSpec, Workflow, parents
@@ -60,16 +60,15 @@ def debug(
         filter=filter,
     )
     call = f"Debug it from Python: stretto.debug({view.name!r}, {step}, "
-    job = job_of(view, phase, step, given, call)
-    place = Place(view=view, job=job, past=Past(view), index=phase_index(job, phase, view.name), step=step)
-    spec = None if node is None else _node(place.graph, node)
+    graph = workflow_of(view, phase, given, call)
+    spec = None if node is None else _node(graph, node)
     if draw is not None and (spec is None or spec.world == "step"):
         raise ConfigError(
             f"draw {draw} is asked for, and only per-group nodes run once a draw. Name one, such as score."
         )
-    if spec is not None and spec.world == "group":
-        job = job_of(view, phase, step, given, call, judges=True)
-        place = Place(view=view, job=job, past=place.past, index=place.index, step=step)
+    job = job_of(view, phase, step, given, call, judges=spec is not None and spec.world == "group")
+    index = [p.name for p in job.phases].index(phase)
+    place = Place(view=view, job=job, past=Past(view), index=index, step=step)
     with Breakpoints() as breakpoints:
         made = _made(place, spec, draw, breakpoints)
     if dump is not None:

@@ -69,7 +69,8 @@ def here(main: Callable[[], Coroutine[object, object, T]]) -> T:
 
     An interrupt while it waits cancels it, and comes through once all is closed. ConfigError where a loop runs already.
     """
-    if asyncio._get_running_loop() is not None:
+    with suppress(RuntimeError):  # there is none
+        asyncio.get_running_loop()
         raise ConfigError(
             "an event loop runs in this thread already, as in a notebook, and debugging needs the thread for itself. "
             "Run it as a script or from the command line."

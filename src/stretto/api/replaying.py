@@ -12,12 +12,13 @@ from stretto.environments.rewards import Reward
 from stretto.errors import ConfigError
 from stretto.graph import Graph
 from stretto.runtime.build import Given, Job, prepare
+from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.phases import Phase
 from stretto.runtime.replay import Past, Start
-from stretto.store import Difference, RunView, SettingBody, StepBody
+from stretto.store import PHASES, Difference, RunView, SettingBody, StepBody
 from stretto.types import Prompt, Trajectory
 
-__all__ = ["Breakpoints", "Debugged", "NodeRow", "Place", "began", "job_of", "phase_index"]
+__all__ = ["Breakpoints", "Debugged", "NodeRow", "Place", "began", "job_of", "workflow_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,24 +78,40 @@ class Place:
 
 
 def job_of(view: RunView, phase: str, step: int, given: Given, call: str, *, judges: bool = False) -> Job:
-    """The job of a run as it was when it made a step.
+    """The job of a run as it was when it made a step; ``judges``: a per-group node of it is run.
 
     Raises ResumeError for Python objects that are not ``given`` again; ``call`` begins the remedy. A reward is one of
-    them only if it ``judges``.
+    them only if it judges. Raises ConfigError for a step of a phase that trained nothing.
     """
     made_by = [e.attempt for e in view.events if isinstance(e.body, StepBody) and (e.phase, e.step) == (phase, step)]
-    recipe = recipe_of(view, made_by[-1] if made_by else None)
-    if phase == "main" and not recipe.debug.train:
+    recipe = _recipe(view, made_by[-1] if made_by else None)
+    if phase == "main" and not recipe.debug.train and not judges:
         raise ConfigError(
             f"run {view.name!r} trained nothing in its main phase (debug.train=false), so it has no step to make "
             f"again. Train on what it sampled with debug.rollouts_from={view.name}, and debug that run."
         )
-    changed = {e.body.key for e in view.all_events if isinstance(e.body, SettingBody)}
-    recipe = as_given(recipe, {*view.info.given, *changed}).model_copy(update={"debug": DebugConfig()})
+    recipe = recipe.model_copy(update={"debug": DebugConfig(train=recipe.debug.train)})
     if not judges and given.reward is None:
         given = replace(given, reward=_unasked_rewards(recipe))
     check_given(view.name, recipe, given, call)
     return prepare(recipe, given)
+
+
+def workflow_of(view: RunView, phase: str, given: Given, call: str) -> Graph:
+    """The workflow of a phase of a run. Raises ConfigError if it has no such phase, ResumeError as ``job_of``."""
+    recipe = _recipe(view, None)
+    phases = [name for name in PHASES if name == "main" or recipe.warmup is not None]
+    if phase not in phases:
+        raise ConfigError(f"run {view.name!r} has no phase {phase!r}. Its phases: {', '.join(phases)}.")
+    if phase == "main" and given.workflow is None and (recipe.workflow or "").startswith("python:"):
+        check_given(view.name, recipe, given, call)
+    return main_graph(recipe, given.workflow) if phase == "main" else warmup_graph(recipe)
+
+
+def _recipe(view: RunView, attempt: int | None) -> Recipe:
+    """The recipe of a run up to an attempt, in which what was given counts as given."""
+    changed = {e.body.key for e in view.all_events if isinstance(e.body, SettingBody)}
+    return as_given(recipe_of(view, attempt), {*view.info.given, *changed})
 
 
 def _unasked_rewards(recipe: Recipe) -> "Reward | Mapping[str, Reward] | None":
@@ -108,14 +125,6 @@ def _unasked_rewards(recipe: Recipe) -> "Reward | Mapping[str, Reward] | None":
 def _unasked(prompt: Prompt, trajectory: Trajectory) -> float:
     """A reward that nobody may ask."""
     raise AssertionError("nothing is judged while recorded steps are made again")
-
-
-def phase_index(job: Job, phase: str, run: str) -> int:
-    """The place of a phase among those of the job. Raises ConfigError if the run has none of that name."""
-    names = [p.name for p in job.phases]
-    if phase not in names:
-        raise ConfigError(f"run {run!r} has no phase {phase!r}. Its phases: {', '.join(names)}.")
-    return names.index(phase)
 
 
 def began(start: Start, index: int, step: int) -> str:

@@ -74,7 +74,7 @@ def debugged_text(made: "Debugged") -> Iterator[str]:
     names = [f"{row.id} ({row.use})" for row in made.nodes]
     width = max((len(name) for name in names), default=0)
     for name, row in zip(names, made.nodes, strict=True):
-        ran = f"{row.runs:>4} x {row.seconds:8.4f} s"
+        ran = f"{row.runs:>4} x {row.seconds:8.4f} s" if row.runs else f"{'-':>17}"
         yield f"  {name:<{width}}  {ran}  {row.gave}{' (recorded)' if row.recorded else ''}"
     yield from _verdict(made)
 

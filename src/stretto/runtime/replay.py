@@ -209,6 +209,8 @@ class Replay:
         while (self.index, self.done) != (index, step):
             if self.index < index and self.done == self._past.steps(self.phase.name).stop:
                 self._enter(self.index + 1)
+            elif not self.phase.trains:
+                self.done += 1
             else:
                 self.step()
 
