@@ -203,8 +203,7 @@ class Session:
         """Give the engine the policy's weights as they are now, and return their version."""
         self._check_open()
         self._version += 1
-        prompts = [self._phase.prompt_of(draw) for draw in range(2)]
-        self._run(self._publisher.publish(self._version, prompts, self._phase.sampling))
+        self._run(self._publisher.publish(self._version, self._first_prompts, self._phase.sampling))
         self._unpublished = 0
         return self._version
 
@@ -336,6 +335,9 @@ class Session:
                 f"sampling.max_tokens={self._phase.sampling.max_tokens}. Open it with "
                 f'engine={{"max_len": {num_tokens + self._phase.sampling.max_tokens}}} or more.'
             )
+
+    def _first_prompts(self) -> list[Prompt]:
+        return [self._phase.prompt_of(draw) for draw in range(2)]
 
     def _lr(self, model: str) -> float:
         return self._phase.lr(model, self._version)

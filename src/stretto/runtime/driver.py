@@ -212,9 +212,10 @@ class Driver:
 
     async def _publish(self, p: _Progress) -> None:
         """Publish the policy as version ``step``, and prove that it arrived if that is due."""
-        prompts = [p.phase.prompt_of(draw) for draw in range(2)]
         with self._clock("time/publish_s"):
-            published = await self._publisher.publish(p.step, prompts, p.phase.sampling, p.phase.in_flight)
+            published = await self._publisher.publish(
+                p.step, lambda: [p.phase.prompt_of(draw) for draw in range(2)], p.phase.sampling, p.phase.in_flight
+            )
         self._record.publish(p.step, published.sent)
         if (
             published.gap is not None and self._job.recipe.publish.check_weights == "always"

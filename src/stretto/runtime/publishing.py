@@ -1,6 +1,6 @@
 """Publication of the policy to the engine, and when it is proved that it arrived."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stretto.config.sections import PublishConfig
@@ -28,9 +28,9 @@ class Publisher:
         self._begun = False
 
     async def publish(
-        self, version: int, prompts: Sequence[Prompt], sampling: Sampling, in_flight: InFlight = "drain"
+        self, version: int, prompts: Callable[[], Sequence[Prompt]], sampling: Sampling, in_flight: InFlight = "drain"
     ) -> Published:
-        """Send the weights as ``version``; if a proof is due, clear what is there before, and sample ``prompts``.
+        """Send the weights as ``version``; if a proof is due, clear what is there before, and sample ``prompts()``.
 
         Raises EngineError if they did not arrive, and if a deterministic run has an engine that is not batch-invariant.
         """
@@ -39,7 +39,7 @@ class Publisher:
         sent = await self._parts.publish(version, in_flight, clear=how.clear if proves else ())
         gap = None
         if proves:
-            gap = await probe_weights(self._parts, prompts, sampling, tolerance=how.tolerance)
+            gap = await probe_weights(self._parts, prompts(), sampling, tolerance=how.tolerance)
         if self._parts.deterministic and not self._begun:
             await probe_invariance(self._parts)
         self._begun = True
