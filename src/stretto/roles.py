@@ -34,6 +34,7 @@ __all__ = [
     "BatchInvariant",
     "Buffer",
     "Completion",
+    "DataPlane",
     "EngineStatus",
     "Environment",
     "Episode",
@@ -42,6 +43,7 @@ __all__ = [
     "Memory",
     "MemoryLevel",
     "NamedTensor",
+    "Ref",
     "Request",
     "RolloutEngine",
     "Sampling",
@@ -278,6 +280,33 @@ class ShowsGradients(Protocol):
 
     def gradients(self, model: str) -> Iterator[NamedTensor]:
         """What is accumulated since the last update, by name."""
+        ...
+
+
+# --- data between workers ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ref:
+    """Where groups lie that were put into a data plane. ``handle`` is the plane's own; ``num_bytes`` 0: unknown."""
+
+    handle: Any
+    num_bytes: int = 0
+
+
+class DataPlane(Protocol):
+    """Hands groups from the worker that made them to those that train on them; whoever drives moves only refs."""
+
+    def put(self, groups: Sequence[Group]) -> Ref:
+        """Take groups; they can be got until they are freed."""
+        ...
+
+    def get(self, refs: Sequence[Ref]) -> tuple[Group, ...]:
+        """The groups of ``refs``, in their order."""
+        ...
+
+    def free(self, refs: Sequence[Ref]) -> None:
+        """Forget what lies there. Idempotent."""
         ...
 
 

@@ -124,7 +124,7 @@ def test_adapters_learn(folder):
 
 def test_a_model_of_the_hub_is_named_by_its_id(tmp_path, monkeypatch):
     from stretto.backends.torch.lora import BaseOrigin
-    from stretto.runtime.build import _origin
+    from stretto.runtime.opening import _origin
 
     monkeypatch.chdir(tmp_path)
     commit = "b" * 40

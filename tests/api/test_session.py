@@ -55,7 +55,7 @@ def test_the_loop_of_a_run_gives_the_bits_of_the_run(tmp_path, monkeypatch):
             s.publish()
         assert s.version == 3
         s.export(tmp_path / "mine")
-    assert rewards == [value for _, value in run.history("reward/mean")]
+    assert rewards == pytest.approx([value for _, value in run.history("reward/mean")], rel=1e-14)
     theirs, mine = weights_of(run.path / "model"), weights_of(tmp_path / "mine")
     assert theirs.keys() == mine.keys()
     assert all(np.array_equal(theirs[name], mine[name]) for name in theirs)

@@ -59,7 +59,7 @@ TRAPS = {
     "the reward": Trap(RewardJudge, "judge"),
     "recording a group": Trap(Recorder, "group"),
     "taking": Trap(Pool, "take"),
-    "the per-step program": Trap(Worker, "_step"),
+    "the per-step program": Trap(Worker, "run"),
     "an update": Trap(FakeBackend, "update"),
     "the end of a step": Trap(Phase, "end_step"),
     "the drain": Trap(Pool, "drained"),
@@ -153,7 +153,7 @@ def test_a_phase_that_raises(what, error, whole, tmp_path, monkeypatch):  # pitf
 REAL_TRAPS = {
     "sampling": Trap(NativeEngine, "generate"),
     "the reward": Trap(RewardJudge, "judge"),
-    "the per-step program": Trap(Worker, "_step"),
+    "the per-step program": Trap(Worker, "run"),
     "publication": Trap(InProcessSync, "publish"),
     "a checkpoint": Trap(RunStore, "checkpoint"),
     "a phase's begin": Trap(Phase, "begin", ("warmup", 1)),

@@ -18,8 +18,9 @@ from stretto.api.runs import evaluate, resume, start
 from stretto.config.recipe import Recipe
 from stretto.errors import Interrupted, RunError
 from stretto.runtime.attempt import attempt
-from stretto.runtime.build import Given, open_parts, prepare
+from stretto.runtime.build import Given, prepare
 from stretto.runtime.disposer import Disposer
+from stretto.runtime.opening import open_parts
 from stretto.store import RunSpec, RunStore, RunView
 from stretto.store.lock import is_locked
 

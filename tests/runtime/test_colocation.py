@@ -26,11 +26,15 @@ class Recording:
         """The backend's is called on the worker, the engine's is awaited."""
         self.calls.append(f"trainer {level}")
 
+    @property
+    def models(self):
+        return self
+
     async def call(self, function, *arguments):
-        return function(*arguments)
+        return function(self, *arguments)
 
 
-class RecordingEngine:
+class RecordingRollers:
     def __init__(self, calls):
         self.calls = calls
 
@@ -41,7 +45,7 @@ class RecordingEngine:
 def colocated(**settings):
     worker = Recording()
     return Colocation(
-        RecordingEngine(worker.calls), worker, OffloadConfig(**settings), peak=lambda: 2**21
+        RecordingRollers(worker.calls), worker, OffloadConfig(**settings), peak=lambda: 2**21
     ), worker.calls
 
 

@@ -17,12 +17,14 @@ from stretto.data.sources import load_prompts
 from stretto.data.tokens import builtin_tokenizer
 from stretto.environments.judge import GroupDropped
 from stretto.errors import ConfigError, DataError, ResumeError, RewardError
+from stretto.plane.local import LocalPlane
 from stretto.roles import Completion, Sampling
-from stretto.runtime.binding import GroupBinding
 from stretto.runtime.build import Given, prepare
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.evaluation import evaluate
+from stretto.runtime.fleet import Fleet
 from stretto.runtime.graphs import main_graph
+from stretto.runtime.roller import Roller
 from stretto.runtime.unread import refuse_unread
 
 TOKENIZER = builtin_tokenizer()
@@ -69,19 +71,17 @@ def exact(prompt, text):
     return {"exact": float(text.strip() == prompt.data["answer"])}
 
 
-def parts_of(engine, judge):
-    def binding(namespace, sampling):
-        return GroupBinding(
-            engine=engine,
-            judge=judge,
-            tokenizer=TOKENIZER,
-            sampling=sampling,
-            deadline_s=9.0,
-            seed=0,
-            namespace=namespace,
-        )
-
-    return SimpleNamespace(seed=7, judges={"": judge}, binding=binding)
+def parts_of(engine, judge, tried):
+    roller = Roller(
+        engine=engine,
+        judges={"": judge},
+        tokenizer=TOKENIZER,
+        seed=7,
+        deadline_s=9.0,
+        plane=LocalPlane(),
+        phases=[SimpleNamespace(name="main", sets=(tried,))],
+    )
+    return SimpleNamespace(rollers=Fleet([roller]))
 
 
 def eval_set(name="sums", maximum=1, **settings):
@@ -92,7 +92,8 @@ def eval_set(name="sums", maximum=1, **settings):
 
 def run(texts, scores=exact, **settings):
     engine = Scripted(texts)
-    return asyncio.run(evaluate(parts_of(engine, Judged(scores)), eval_set(**settings))), engine
+    tried = eval_set(**settings)
+    return asyncio.run(evaluate(parts_of(engine, Judged(scores), tried), tried)), engine
 
 
 def test_what_several_attempts_give_by_hand():
@@ -160,11 +161,13 @@ def test_dropped_prompts_are_counted_and_all_dropped_is_an_error():
 
     judge = Dropping(exact)
     judge.gone = {"0+0"}
-    result = asyncio.run(evaluate(parts_of(Scripted(lambda p, s: "1"), judge), eval_set()))
+    tried = eval_set()
+    parts = parts_of(Scripted(lambda p, s: "1"), judge, tried)
+    result = asyncio.run(evaluate(parts, tried))
     assert (result.n, result.dropped, result.metrics["sums/dropped"]) == (3, 1, 1.0)
     judge.gone = {"0+0", "0+1", "1+0", "1+1"}
     with pytest.raises(RewardError, match="has no attempt with a reward"):
-        asyncio.run(evaluate(parts_of(Scripted(lambda p, s: "1"), judge), eval_set()))
+        asyncio.run(evaluate(parts, tried))
 
 
 def test_seeds_are_of_set_prompt_and_sample_and_work_in_flight_is_bounded():

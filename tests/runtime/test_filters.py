@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from stretto.config.filters import LengthRange, RewardRange
 from stretto.config.load import recipe_from_mapping
 from stretto.errors import ConfigError, PoolError
+from stretto.plane.local import LocalPlane
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.drops import Dropped, drop_metrics, told_rewards
 from stretto.runtime.filters import Filter, filter_of
 from stretto.runtime.orders import success_rates
-from stretto.runtime.pool import Drawn, Taken
+from stretto.runtime.pool import Taken
 from stretto.runtime.recording import batch_metrics
 from stretto.testing import make_group
 from stretto.types import Group, Key
@@ -53,7 +55,7 @@ def test_filters_look_at_the_reward_before_a_charge_and_not_at_what_is_only_comp
             replace(t, reward=r, info=i) for t, r, i in zip(plain.trajectories, rewards, infos, strict=True)
         ),
     )
-    drawn = Drawn(draw=0, groups={"g": group})
+    drawn = Drawn.of(0, {"g": group}, LocalPlane())
     assert drawn.scores[""] == (1.0, 1.0)
     assert judge(Filter(reward=RewardRange(min=1.0)), group) is None
     assert judge(Filter(zero_variance=True), group) is None  # the greedy attempt differs: the others are taught by it

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.errors import PoolError
+from stretto.plane.local import LocalPlane
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.drops import Dropped
 from stretto.runtime.first_done import FirstDonePool
-from stretto.runtime.pool import Drawn, PoolConfig
+from stretto.runtime.pool import PoolConfig
 from stretto.testing import make_group
 
 
@@ -47,7 +49,7 @@ class Plant:
         elif not pool.accepts(draw):
             pool.drop(draw, Dropped(kind="left", why="enough"))
         else:
-            pool.finish(Drawn(draw=draw, groups={"g": make_group(draw, version=version)}))
+            pool.finish(Drawn.of(draw, {"g": make_group(draw, version=version)}, LocalPlane()))
 
 
 def config(**changes: object) -> PoolConfig:
@@ -122,7 +124,7 @@ def test_a_step_takes_those_that_end_first():
         async def make(self, draw):
             for _ in range(100 if draw in (0, 1) else 1):
                 await asyncio.sleep(0)
-            self.pool.finish(Drawn(draw=draw, groups={"g": make_group(draw, version=self.version)}))
+            self.pool.finish(Drawn.of(draw, {"g": make_group(draw, version=self.version)}, LocalPlane()))
 
     plant = Slow(0, frozenset())
     assert asyncio.run(drive(plant, config(steps=1, over_sample=5 / 3))) == [[2, 3, 4]]

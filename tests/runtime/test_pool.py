@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from stretto.config.by_step import ByStep, value_at
 from stretto.errors import PoolError
+from stretto.plane.local import LocalPlane
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.drops import DropKind, Dropped
-from stretto.runtime.pool import Drawn, Pool, PoolConfig
+from stretto.runtime.pool import Pool, PoolConfig
 from stretto.testing import make_group
 
 
@@ -46,7 +48,7 @@ class Plant:
             except PoolError as failure:  # as the runner does
                 self.pool.fail(failure)
         else:
-            self.pool.finish(Drawn(draw=draw, groups={"g": make_group(draw, version=version)}))
+            self.pool.finish(Drawn.of(draw, {"g": make_group(draw, version=version)}, LocalPlane()))
 
 
 def config(**changes: object) -> PoolConfig:

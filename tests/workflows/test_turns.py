@@ -12,8 +12,9 @@ from stretto.config.rewards import RewardConfig
 from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards.builtin.played import EnvironmentScore
 from stretto.errors import DataError, RewardError
+from stretto.plane.local import LocalPlane
 from stretto.roles import Completion, TurnBudget
-from stretto.runtime.pool import Drawn
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.recording import batch_metrics
 from stretto.store.rollouts import decode_group, encode_group
 from stretto.testing import FakeEnvironment, make_prompt, same
@@ -122,7 +123,7 @@ def test_budgets_end_an_attempt_and_say_so(keys, turns, length):  # pitfall 26
     (t,) = play(Generator("ab", "cd", "ef"), says("xy", "xy", "xy", None), **keys).trajectories
     assert (t.finish, t.info["truncated"], len(t.token_ids_T)) == ("length", True, length)
     assert sum(m.role == "assistant" for m in t.messages) == turns
-    metrics = batch_metrics([Drawn(draw=5, groups={"g": Group(draw=5, prompt=make_prompt(), trajectories=(t,))})])
+    metrics = batch_metrics([Drawn.of(5, {"g": Group(draw=5, prompt=make_prompt(), trajectories=(t,))}, LocalPlane())])
     assert metrics["batch/truncated"].value == 1.0 and metrics["batch/turns"].value == turns
 
 
@@ -195,7 +196,7 @@ def test_parts_are_judged_once_and_share_the_reward():
     group = judged(parted(), reward)
     assert seen == [1, 0, 0, 0]
     assert [t.reward for t in group.trajectories] == [0.0, 0.0, 1.0, 2.0, 3.0]
-    metrics = batch_metrics([Drawn(draw=5, groups={"g": group})])
+    metrics = batch_metrics([Drawn.of(5, {"g": group}, LocalPlane())])
     assert (metrics["reward/mean"].value, metrics["batch/trajectories"].value) == (1.5, 5)
 
 

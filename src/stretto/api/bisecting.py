@@ -22,10 +22,11 @@ from stretto.api.replaying import Breakpoints, job_of, workflow_of
 from stretto.environments.contract import Factory
 from stretto.errors import ConfigError, RunError, UserError
 from stretto.graph import Graph, Workflow
-from stretto.runtime.build import Given, Job, open_backend
+from stretto.runtime.build import Given, Job
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.edges import Leaf, first_place, leaf_hash
 from stretto.runtime.filters import GroupFilter
+from stretto.runtime.opening import open_backend
 from stretto.runtime.replay import Past, start_before
 from stretto.runtime.saved import one_boundary
 from stretto.runtime.watching import BEFORE, Part, Watcher, watch

@@ -16,11 +16,12 @@ from stretto.api.replaying import Breakpoints, Debugged, NodeRow, Place, began, 
 from stretto.environments.contract import Factory
 from stretto.errors import ConfigError, Interrupted, NodeError, RewardError, nearest
 from stretto.graph import Graph, NodeSpec, Workflow, parents
-from stretto.runtime.build import Given, open_backend
+from stretto.runtime.build import Given
 from stretto.runtime.calling import call_step_node
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.edges import describe
 from stretto.runtime.filters import GroupFilter
+from stretto.runtime.opening import open_backend
 from stretto.runtime.replay import Past, Replay, start_before
 from stretto.store import Difference, GroupBody, RunView, find_run
 from stretto.types import Group

@@ -15,8 +15,8 @@ from stretto.api.runs import recipe_of
 from stretto.data.locations import locate
 from stretto.data.tokens import load_tokenizer
 from stretto.errors import ConfigError, ResumeError, StoreError
-from stretto.runtime.build import open_model
 from stretto.runtime.exports import write_model
+from stretto.runtime.opening import open_model
 from stretto.store import (
     PHASES,
     Checkpoint,

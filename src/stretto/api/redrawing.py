@@ -13,10 +13,10 @@ from stretto.environments.judge import RewardJudge
 from stretto.errors import ConfigError
 from stretto.graph import Graph, NodeSpec
 from stretto.runtime.binding import GroupBinding
-from stretto.runtime.build import open_parts
 from stretto.runtime.calling import call_group_node
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.edges import Leaf, describe, leaf_hash, leaves_of
+from stretto.runtime.opening import open_parts
 from stretto.runtime.redraw import Drawing, make_again, sampled_of, version_of
 from stretto.runtime.replay import Replay, Start, start_before
 from stretto.runtime.saved import one_boundary

@@ -32,11 +32,13 @@ from stretto.config.recipe import Recipe
 from stretto.errors import ConfigError, DataError, StoreError, nearest
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.roles import Want
-from stretto.runtime.build import Given, max_len_of, open_parts, prepare
+from stretto.runtime.build import Given, max_len_of, prepare
 from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.evaluation import EvalResult, evaluate
 from stretto.runtime.graphs import main_graph
+from stretto.runtime.learning import begin_phase
+from stretto.runtime.opening import open_parts
 from stretto.runtime.parts import Parts
 from stretto.runtime.publishing import Publisher
 from stretto.runtime.unread import refuse_unread
@@ -71,7 +73,7 @@ class Session:
         self._version, self._unpublished = -1, 0
         try:
             self._parts: Parts = self._run(open_parts(self._job, self._disposer, trains=False))
-            self._run(self._parts.worker.call(self._phase.begin, self._parts.backend))
+            self._run(self._parts.learners.call(begin_phase, self._last))
             self._publisher = Publisher(self._parts, recipe.publish)
             self.publish()
         except BaseException as failure:
@@ -153,7 +155,7 @@ class Session:
         rows = check_groups([groups] if isinstance(groups, Group) else groups)
         self._unpublished += 1
         step, worker = self._version, self._parts.worker
-        result = self._run(worker.step(self._phase.graph, {boundary: rows}, self._lr, step))
+        result = self._run(worker.call(worker.run, self._phase.graph, {boundary: rows}, self._lr, step))
         self._run(worker.call(self._phase.end_step, self._parts.backend, step))
         return result.report
 
@@ -203,7 +205,7 @@ class Session:
         """Give the engine the policy's weights as they are now, and return their version."""
         self._check_open()
         self._version += 1
-        self._run(self._publisher.publish(self._version, self._first_prompts, self._phase.sampling))
+        self._run(self._publisher.publish(self._version, self._last, self._phase))
         self._unpublished = 0
         return self._version
 
@@ -336,8 +338,10 @@ class Session:
                 f'engine={{"max_len": {num_tokens + self._phase.sampling.max_tokens}}} or more.'
             )
 
-    def _first_prompts(self) -> list[Prompt]:
-        return [self._phase.prompt_of(draw) for draw in range(2)]
+    @property
+    def _last(self) -> int:
+        """The place of the phase that a session is: the main one."""
+        return len(self._job.phases) - 1
 
     def _lr(self, model: str) -> float:
         return self._phase.lr(model, self._version)

@@ -8,11 +8,13 @@ import asyncio
 
 from stretto.errors import ConfigError, Interrupted, RewardError, noting
 from stretto.memory import tuned_memory
-from stretto.runtime.build import Job, open_parts
+from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, position_after
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.driver import Driver
 from stretto.runtime.evaluation import EvalResult, evaluate
+from stretto.runtime.learning import load_state
+from stretto.runtime.opening import open_parts
 from stretto.runtime.parts import Parts
 from stretto.runtime.recording import Recorder
 from stretto.store import Checkpoint, ErrorBody, RunStore, word_for
@@ -33,7 +35,7 @@ async def attempt(job: Job, store: RunStore, stop: asyncio.Event) -> None:
     try:
         async with Disposer() as disposer:
             parts, at = await unless_stopped(_start(job, store, disposer), stop, told)
-            recorder = Recorder(store)
+            recorder = Recorder(store, parts.plane)
             driver = Driver(job, parts, recorder, stop)
             with tuned_memory():
                 await driver.run(at)
@@ -60,7 +62,7 @@ async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, Ev
     async with Disposer() as disposer:
         parts = await open_parts(job, disposer, trains=False)
         if checkpoint is not None:
-            await parts.worker.call(parts.backend.load, checkpoint.path)
+            await parts.learners.call(load_state, checkpoint.path, {})
         await parts.publish(0)
         with tuned_memory():
             return {eval_set.name: await evaluate(parts, eval_set) for eval_set in sets}
@@ -93,7 +95,6 @@ def _resume_of(job: Job, store: RunStore) -> str:
 async def _restore(parts: Parts, job: Job, checkpoint: Checkpoint | None) -> Position:
     if checkpoint is None:
         return Position()
-    await parts.worker.call(parts.backend.load, checkpoint.path)
-    at = position_after(checkpoint, job)
-    parts.worker.memory.update(at.memory)
+    at = position_after(checkpoint, job, parts.plane)
+    await parts.learners.call(load_state, checkpoint.path, at.memory)
     return at

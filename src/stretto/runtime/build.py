@@ -19,42 +19,32 @@ from stretto.config.prompts import AdditionPrompts
 from stretto.config.recipe import Recipe
 from stretto.config.rewards import RewardConfig
 from stretto.config.rollouts import FakeEngineConfig, NativeEngineConfig
-from stretto.data.locations import folder_of, is_hub_id, locate
+from stretto.data.locations import folder_of, locate
 from stretto.data.order import split
 from stretto.data.sources import Intake, read_prompts
 from stretto.data.tokens import Tokenizer, load_tokenizer
 from stretto.environments.contract import Factory, check_factory, check_settings, resolve_environment
-from stretto.environments.episodes import Episodes
-from stretto.environments.judge import RewardJudge
 from stretto.environments.rewards import Reward, Rewards
 from stretto.environments.rewards.resolve import resolve_rewards
 from stretto.errors import ConfigError, DataError
 from stretto.families.decoder import own_decoder
 from stretto.families.facts import max_positions_of
 from stretto.graph import Graph, Workflow, models_of
-from stretto.imports import importing_much
-from stretto.roles import RolloutEngine, Sampling, TrainBackend, TurnBudget
-from stretto.runtime.binding import GroupJudge
-from stretto.runtime.colocation import Colocation
-from stretto.runtime.disposer import Disposer
+from stretto.roles import Sampling
 from stretto.runtime.eval_sets import main_sets, own_rewards, warmup_sets
 from stretto.runtime.exports import check_scorer, exported
 from stretto.runtime.filters import GroupFilter, filter_of
-from stretto.runtime.graphs import VALUE_HEADS, main_graph, warmup_graph
+from stretto.runtime.graphs import main_graph, warmup_graph
 from stretto.runtime.pairs import check_pairs
-from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase, main_phase, warmup_phase, with_saved
 from stretto.runtime.saved import read_saved
 from stretto.runtime.scores import check_scores
 from stretto.runtime.teachers import check_teacher, locate_teacher
-from stretto.runtime.threads import threads_of
-from stretto.runtime.worker import Worker
 from stretto.store import PromptsBody
-from stretto.testing import FakeBackend, FakeEngine
 from stretto.types import Prompt
 
 if TYPE_CHECKING:
-    from stretto.backends.torch.lora import BaseOrigin
+    pass
 
 __all__ = [
     "Given",
@@ -62,9 +52,6 @@ __all__ = [
     "evaluation_engines",
     "max_len_of",
     "needed_models",
-    "open_backend",
-    "open_model",
-    "open_parts",
     "prefix_tokens_of",
     "prepare",
 ]
@@ -262,76 +249,6 @@ def prepare(recipe: Recipe, given: Given, *, trains: bool = True) -> Job:
     return job
 
 
-async def open_parts(job: Job, disposer: Disposer, *, trains: bool = True) -> Parts:
-    """Start-up up to the Models: reward processes, worker, backend, engine. The first publication is the driver's.
-    Without ``trains`` there is nothing that evaluations could run beside."""
-    recipe = job.recipe
-    with importing_much():  # torch takes seconds to import: only what trains or evaluates pays
-        from stretto.weights.in_process import InProcessSync
-
-    judge = await _open_judge(job, recipe.reward, job.rewards, disposer)
-    judges: dict[str, GroupJudge] = {"": judge}
-    for key, config in own_rewards(recipe).items():
-        judges[key] = await _open_judge(job, config, job.set_rewards[key], disposer)
-    episodes: Episodes | None = None
-    if (e := recipe.environment) is not None:
-        episodes = Episodes(e, job.environment, deterministic=recipe.schedule.deterministic)
-        disposer.own("the environment processes", episodes, episodes.close, pids=lambda: episodes.pids)
-        await episodes.start()
-    worker = Worker()
-    disposer.own("the learner", worker, worker.close, deadline_s=60.0)
-    await worker.open(lambda: open_backend(job))
-    engine = _open_engine(job)
-    disposer.own("the engine", engine, engine.close)
-    eval_engines: list[RolloutEngine] = []
-    for number in range(evaluation_engines(recipe) if trains else 0):
-        own = _open_engine(job)
-        disposer.own(f"the evaluations' engine {number}", own, own.close)
-        eval_engines.append(own)
-    return Parts(
-        engine=engine,
-        worker=worker,
-        sync=InProcessSync(worker.call),
-        colocation=_open_colocation(recipe, engine, worker),
-        judge=judge,
-        judges=judges,
-        tokenizer=job.tokenizer,
-        seed=recipe.seed,
-        deadline_s=recipe.sampling.deadline_s,
-        precision=getattr(recipe.engine, "dtype", "float32"),
-        deterministic=recipe.schedule.deterministic,
-        eval_engines=tuple(eval_engines),
-        episodes=episodes,
-        budget=_budget(recipe),
-    )
-
-
-def _open_colocation(recipe: Recipe, engine: RolloutEngine, worker: Worker) -> Colocation:
-    """Peaks are those of the device that engine and trainer share."""
-    if not getattr(recipe.backend, "device", "cpu").startswith("cuda"):
-        return Colocation(engine, worker, recipe.offload)
-    import torch
-
-    cuda = torch.cuda
-    return Colocation(
-        engine, worker, recipe.offload, peak=cuda.max_memory_allocated, reset=cuda.reset_peak_memory_stats
-    )
-
-
-def _budget(recipe: Recipe) -> TurnBudget | None:
-    e = recipe.environment
-    if e is None:
-        return None
-    return TurnBudget(max_turns=e.max_turns, max_total_tokens=e.max_total_tokens, on_length=e.on_length)
-
-
-async def _open_judge(job: Job, config: RewardConfig, rewards: Rewards, disposer: Disposer) -> RewardJudge:
-    judge = RewardJudge(config, rewards, deterministic=job.recipe.schedule.deterministic)
-    disposer.own("the reward processes", judge, judge.close, pids=lambda: judge.pids)
-    await judge.start()
-    return judge
-
-
 def _named_reward(key: str, config: RewardConfig) -> Rewards:
     try:
         return resolve_rewards(config)
@@ -460,48 +377,6 @@ def needed_models(graphs: Sequence[Graph]) -> Mapping[str, frozenset[str]]:
     return needed
 
 
-def open_backend(job: Job) -> TrainBackend:
-    """The Models of a job, in the thread that will use them: it gets its number of threads here."""
-    recipe, models = job.recipe, needed_models(job.graphs)
-    if isinstance(recipe.backend, FakeBackendConfig):
-        return FakeBackend(sorted(models), step_s=recipe.backend.step_s)
-    with importing_much():
-        from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
-
-    set_threads(threads_of(recipe) or 1)
-    specs = {
-        model: ModelSpec(
-            path=job.model,
-            trainable="train" in roles,
-            value_head=model in VALUE_HEADS,
-            lora=recipe.model.lora,
-            origin=_origin(recipe, job.model),
-        )
-        for model, roles in sorted(models.items())
-    }
-    if job.teacher is not None:
-        specs["teacher"] = ModelSpec(path=job.teacher, trainable=False, fixed=True)
-    return TorchBackend(specs, recipe.backend, recipe.seed, offload_to=recipe.offload.to)
-
-
-def open_model(recipe: Recipe, model: str = "policy") -> TrainBackend:
-    """A backend that holds one Model and does not train it: what an export loads a checkpoint into."""
-    if isinstance(recipe.backend, FakeBackendConfig):
-        raise ConfigError("backend.type=fake holds no Model, so there are no weights. Train with backend.type=torch.")
-    from stretto.backends.torch.backend import ModelSpec, TorchBackend, set_threads
-
-    set_threads(threads_of(recipe) or 1)
-    path = locate(recipe.model.path, recipe.model.revision).path
-    spec = ModelSpec(
-        path=path,
-        trainable=False,
-        value_head=model in VALUE_HEADS,
-        lora=recipe.model.lora,
-        origin=_origin(recipe, path),
-    )
-    return TorchBackend({model: spec}, recipe.backend.model_copy(update={"device": "cpu"}), recipe.seed)
-
-
 def _check_lora(recipe: Recipe, path: str) -> None:
     """Adapters can be made, on linear maps that the model has, and be exported as asked."""
     if recipe.model.lora is None:
@@ -515,38 +390,3 @@ def _check_lora(recipe: Recipe, path: str) -> None:
             f"model.lora.export=adapter needs a base that other tools can load, and {path} is drawn from the seed. "
             "Set model.lora.export=merged."
         )
-
-
-def _origin(recipe: Recipe, path: str) -> "BaseOrigin | None":
-    """How exported adapters name the model in ``path``: a hub id, or the folder wherever they are loaded from."""
-    if recipe.model.lora is None:
-        return None
-    from stretto.backends.torch.lora import BaseOrigin  # loads torch
-
-    if is_hub_id(recipe.model.path):
-        return BaseOrigin(name=recipe.model.path, revision=recipe.model.revision)
-    folder = folder_of(path)
-    return BaseOrigin(name=path if folder is None else str(folder.resolve()))
-
-
-def _open_engine(job: Job) -> RolloutEngine:
-    recipe = job.recipe
-    if isinstance(recipe.engine, FakeEngineConfig):
-        e = recipe.engine
-        return FakeEngine(delay_s=e.delay_s, spread=e.spread, slots=e.slots)
-    from stretto.engines.native import NativeEngine
-
-    e = recipe.engine
-    return NativeEngine(
-        load_hf_config(job.model),
-        slots=e.slots,
-        max_len=max_len_of(job),
-        dtype=e.dtype,
-        device=e.device,
-        threads=e.threads,
-        decode=job.tokenizer.decode,
-        forward=e.forward,
-        head_dtype=e.head_dtype,
-        batch_invariant=e.batch_invariant,
-        prefix_tokens=prefix_tokens_of(job),
-    )

@@ -17,13 +17,15 @@ from typing import Any
 
 from stretto.errors import ResumeError
 from stretto.graph import boundary_inputs
+from stretto.plane.local import LocalPlane
+from stretto.roles import DataPlane
 from stretto.runtime.build import Job, needed_models
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.first_done import AnyPool
+from stretto.runtime.learning import Learners
 from stretto.runtime.orders import PromptOrder
 from stretto.runtime.phases import Phase
-from stretto.runtime.pool import Drawn
-from stretto.runtime.worker import Worker
-from stretto.store import Checkpoint, read_groups, read_json, write_groups, write_json
+from stretto.store import Checkpoint, read_groups, read_json, write_json
 from stretto.types import Json
 
 __all__ = ["Captured", "Position", "capture", "position_after"]
@@ -46,47 +48,45 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Captured:
-    """What a checkpoint holds, as it was at one moment of the window. ``models`` writes the Models' files."""
+    """What a checkpoint holds, as it was at one moment of the window. ``held`` writes what the learners hold, and the
+    groups that wait."""
 
     state: Mapping[str, Any]
-    waiting: tuple[Drawn, ...]
-    models: Callable[[Path], None]
+    held: Callable[[Path], None]
 
     def write(self, folder: Path) -> None:
         """Write everything but the manifest. On any thread, if Models were copied."""
         write_json(folder / "state.json", self.state)
         (folder / "groups").mkdir()
-        for node in self.waiting[0].groups if self.waiting else ():
-            write_groups(folder / "groups" / f"{node}.jsonl", [drawn.groups[node] for drawn in self.waiting])
-        self.models(folder)
+        self.held(folder)
 
 
 async def capture(
-    job: Job, pool: AnyPool, order: PromptOrder, worker: Worker, skipped_in_row: int, *, copy: bool
+    job: Job, pool: AnyPool, order: PromptOrder, learners: Learners, skipped_in_row: int, *, copy: bool
 ) -> Captured:
     """Take it on the event loop, where the pool lives: groups may finish while files are written. ``copy``: Models go
     on changing before it is written."""
-    assert worker.backend is not None
     state = {
         "pool": pool.state(),
         "order": order.state(),
         "skipped_in_row": skipped_in_row,
-        "memory": worker.memory,
         "data_hash": job.data_hash,
         "set_hashes": job.set_hashes,
         "exports": job.exports,
         "models": {model: "train" in roles for model, roles in needed_models(job.graphs).items()},
     }
     state, waiting = deepcopy(state), pool.finished()
-    models = await worker.call(worker.backend.capture, copy=copy)
-    return Captured(state=state, waiting=waiting, models=models)
+    nodes = waiting[0].refs if waiting else ()
+    held = await learners.state({node: [drawn.refs[node] for drawn in waiting] for node in nodes}, copy=copy)
+    return Captured(state={**state, "memory": dict(held.memory)}, held=held.write)
 
 
-def position_after(checkpoint: Checkpoint, job: Job) -> Position:
+def position_after(checkpoint: Checkpoint, job: Job, plane: DataPlane | None = None) -> Position:
     """The position a checkpoint was taken at. After a phase that is done comes the start of the next.
 
-    Raises ResumeError if ``job`` cannot go on from it: with other prompts, where every draw would mean another; without
-    the phase it was taken in; with Models it does not hold; with groups waiting that the phase has no use for.
+    Groups that wait go into ``plane`` (None: one of this process). Raises ResumeError if ``job`` cannot go on from it:
+    with other prompts, where every draw would mean another; without the phase it was taken in; with Models it does not
+    hold; with groups waiting that the phase has no use for.
     """
     header = checkpoint.header
     state = read_json(checkpoint.path / "state.json")
@@ -110,7 +110,7 @@ def position_after(checkpoint: Checkpoint, job: Job) -> Position:
     index = names.index(header.phase)
     if header.phase_done and index + 1 < len(names):
         return Position(phase_index=index + 1)
-    finished = _read_finished(checkpoint.path / "groups")
+    finished = _read_finished(checkpoint.path / "groups", plane or LocalPlane())
     _check_waiting(checkpoint, job.phases[index], finished, state["pool"])
     return Position(
         phase_index=index,
@@ -134,10 +134,10 @@ def _check_waiting(checkpoint: Checkpoint, phase: Phase, finished: tuple[Drawn, 
             f"{'' if end is None else f' and {end} draws'}. Set steps, epochs or warmup.max_steps to as many or more."
         )
     nodes = set(boundary_inputs(phase.graph))
-    if any(set(drawn.groups) != nodes for drawn in finished):
+    if any(set(drawn.facts) != nodes for drawn in finished):
         raise _unfit(checkpoint, f"groups of other nodes wait in it than those of workflow {phase.graph.name}")
     greedy = {spec.settings["greedy"] for spec in phase.graph.nodes if spec.use == "rollout"}
-    beside = {any(t.is_baseline for g in drawn.groups.values() for t in g.trajectories) for drawn in finished}
+    beside = {any(facts.greedy for facts in drawn.facts.values()) for drawn in finished}
     if len(greedy) == 1 and beside - greedy:
         held, wanted = ("without", "compares with one") if True in greedy else ("with", "samples none")
         raise _unfit(checkpoint, f"groups wait in it {held} a greedy attempt, and workflow {phase.graph.name} {wanted}")
@@ -163,8 +163,8 @@ def _unfit(checkpoint: Checkpoint, why: str) -> ResumeError:
     )
 
 
-def _read_finished(folder: Path) -> tuple[Drawn, ...]:
+def _read_finished(folder: Path, plane: DataPlane) -> tuple[Drawn, ...]:
     by_node = {name.removesuffix(".jsonl"): read_groups(folder / name) for name in sorted(os.listdir(folder))}
     draws = sorted({group.draw for groups in by_node.values() for group in groups})
     found = {node: {group.draw: group for group in groups} for node, groups in by_node.items()}
-    return tuple(Drawn(draw=draw, groups={node: found[node][draw] for node in found}) for draw in draws)
+    return tuple(Drawn.of(draw, {node: found[node][draw] for node in found}, plane) for draw in draws)

@@ -12,8 +12,9 @@ from contextlib import asynccontextmanager
 
 from stretto.config.sections import OffloadConfig
 from stretto.memory import give_back_memory, peak_bytes, reset_peak
-from stretto.roles import MemoryLevel, RolloutEngine, TrainMemory
-from stretto.runtime.worker import Worker
+from stretto.roles import MemoryLevel, TrainMemory
+from stretto.runtime.fleet import Fleet
+from stretto.runtime.learning import Learners, set_trainer_memory
 
 __all__ = ["Colocation"]
 
@@ -26,15 +27,15 @@ class Colocation:
 
     def __init__(
         self,
-        engine: RolloutEngine,
-        worker: Worker,
+        rollers: Fleet,
+        learners: Learners,
         offload: OffloadConfig,
         *,
         peak: Callable[[], int | None] = peak_bytes,
         reset: Callable[[], object] = reset_peak,
     ) -> None:
         """``peak`` and ``reset``: of the device's memory, in bytes."""
-        self._engine, self._worker = engine, worker
+        self._rollers, self._learners = rollers, learners
         self._asleep: MemoryLevel = ASLEEP[offload.engine]
         self._resting: TrainMemory = RESTING[offload.trainer]
         self._acts = offload.acts
@@ -48,7 +49,7 @@ class Colocation:
             return
         self._note("memory/rollout_mb")
         if self._asleep != "awake":
-            await self._engine.set_memory(self._asleep)
+            await self._rollers.set_memory(self._asleep)
         self._reset()
         await self._trainer("awake")
         self._sampling = False
@@ -64,11 +65,11 @@ class Colocation:
         give_back_memory()  # of what training computed with
         self._reset()
         if self._asleep == "weights_released":
-            await self._engine.set_memory("kv_released")
+            await self._rollers.set_memory("kv_released")
         yield
         await self._trainer(self._resting)
         if self._asleep != "awake":
-            await self._engine.set_memory("awake")
+            await self._rollers.set_memory("awake")
         self._sampling = True
         self._note("memory/publish_mb")
         self._reset()
@@ -79,13 +80,13 @@ class Colocation:
         visits = self._sampling and self._resting == "weights_released"
         if visits:
             if self._asleep != "awake":
-                await self._engine.set_memory("kv_released")
+                await self._rollers.set_memory("kv_released")
             await self._trainer("optimizer_released")
         yield
         if visits:
             await self._trainer(self._resting)
             if self._asleep != "awake":
-                await self._engine.set_memory("awake")
+                await self._rollers.set_memory("awake")
 
     def peaks(self) -> dict[str, float]:
         """The most memory that was held while the engine sampled, the trainer trained, and weights were sent, since the
@@ -94,9 +95,8 @@ class Colocation:
         return found
 
     async def _trainer(self, level: TrainMemory) -> None:
-        assert self._worker.backend is not None
         if self._resting != "awake":
-            await self._worker.call(self._worker.backend.set_memory, level)
+            await self._learners.call(set_trainer_memory, level)
 
     def _note(self, name: str) -> None:
         peak = self._peak()

@@ -14,30 +14,33 @@ window waits for draws that run ahead if they drain. Nothing else waits.
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from stretto.config.intervals import Interval
 from stretto.errors import Interrupted, StoreError, TrainError, noting
+from stretto.roles import Ref
 from stretto.runtime.build import Job
 from stretto.runtime.checkpoint import Position, capture
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.evaluations import Evaluations
 from stretto.runtime.exports import keep_newest
 from stretto.runtime.first_done import AnyPool, open_pool
+from stretto.runtime.learning import begin_phase, train_step
 from stretto.runtime.orders import PromptOrder, success_rates
 from stretto.runtime.parts import Parts
 from stretto.runtime.periodic import Moment, Periodic, due_after
 from stretto.runtime.phases import Phase
-from stretto.runtime.pool import Drawn, Taken
+from stretto.runtime.pool import Taken
 from stretto.runtime.publishing import Publisher
 from stretto.runtime.recording import Clock, Recorder
 from stretto.runtime.runner import Runner
-from stretto.runtime.saved import SavedRunner
+from stretto.runtime.saved_runner import SavedRunner
 from stretto.runtime.saving import Saving
 from stretto.runtime.worker import UNTRAINED
 from stretto.store import Header, word_for
-from stretto.types import Group, Prompt
+from stretto.types import Prompt
 from stretto.waiting import unless_stopped
 
 __all__ = ["Driver"]
@@ -45,9 +48,10 @@ __all__ = ["Driver"]
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """Where the phase that runs stands. ``in_window``: weights and pool are those after ``step`` steps. ``tried_at``:
-    after which step evaluations were last made, whatever came of them."""
+    """Where the phase that runs (the ``index``-th) stands. ``in_window``: weights and pool are those after ``step``
+    steps. ``tried_at``: after which step evaluations were last made, whatever came of them."""
 
+    index: int
     phase: Phase
     order: PromptOrder
     runner: Runner | SavedRunner
@@ -76,7 +80,7 @@ class Driver:
         """Run what is left after ``at``. Raises Interrupted once a stop was asked for and the state is saved."""
         for index in range(at.phase_index, len(self._job.phases)):
             begin = at if index == at.phase_index else Position()
-            progress = self._open(self._job.phases[index], begin)
+            progress = self._open(index, begin)
             try:
                 await self._loop(progress, begin)
             except BaseException as failure:
@@ -99,8 +103,7 @@ class Driver:
         self._record.enter(p.phase, p.step)
         await self._parts.colocation.train()
         if p.step == 0:
-            self._parts.worker.memory.clear()
-            await self._parts.worker.call(p.phase.begin, self._parts.backend)
+            await self._parts.learners.call(begin_phase, p.index)
         await self._publish(p)
         due = due_after(p.phase.evaluate.every, p.step) if p.step else p.phase.evaluate.at_start
         if at.pool is not None:
@@ -115,16 +118,15 @@ class Driver:
             p.order.saw(success_rates(p.phase.order, taken))
             with self._clock("time/train_s"):
                 await self._parts.colocation.train()
-                worker, edges = self._parts.worker, _edges(taken.drawn)
                 result = UNTRAINED
                 if p.phase.trains:
-                    result = await worker.step(p.phase.graph, edges, lambda m: p.phase.lr(m, p.step), p.step)
-                    await worker.call(p.phase.end_step, self._parts.backend, p.step)
+                    result = await self._parts.learners.call(train_step, p.index, p.step, _places(taken.drawn))
             if p.phase.in_flight == "drain":
                 with self._clock("time/drain_s"):
                     await p.pool.drained()
             p.step += 1
             await self._publish(p)
+            self._parts.plane.free([ref for drawn in taken.drawn for ref in drawn.refs.values()])
             self._record.step(p.step - 1, result, taken, self._clock.lap() | self._parts.colocation.peaks())
             p.in_window = True  # not before: a state that is kept has the record of its step
             self._count_skipped(p, result.report.skipped)
@@ -134,19 +136,24 @@ class Driver:
             await self._window(p, set(), last=True)
         self._record.leave(p.phase, p.step, p.metrics)
 
-    def _open(self, phase: Phase, at: Position) -> _Progress:
-        binding = self._parts.binding(phase.namespace, phase.sampling, phase.steps, phase.temperature)
+    def _open(self, index: int, at: Position) -> _Progress:
+        phase, parts = self._job.phases[index], self._parts
         order = phase.open_order()
 
         def prompt_of(draw: int) -> Prompt:
             return phase.prompts[order.item(draw)]
 
-        runner = Runner(phase.graph, binding, prompt_of, self._record, phase.filter)
+        def uid_of(item: int) -> str:
+            return phase.prompts[item].uid
+
+        runner = Runner(parts.rollers, parts.plane, index, order.item, uid_of, self._record)
         if phase.saved is not None:
-            runner = SavedRunner(phase.saved, prompt_of, self._record, phase.filter, phase.pool.staleness_of)
+            most = phase.pool.staleness_of
+            runner = SavedRunner(phase.saved, prompt_of, self._record, phase.filter, most, parts.plane)
         pool = open_pool(phase.pool, runner.start, runner.give_up)
         runner.serve(pool)
         return _Progress(
+            index=index,
             phase=phase,
             order=order,
             runner=runner,
@@ -213,9 +220,7 @@ class Driver:
     async def _publish(self, p: _Progress) -> None:
         """Publish the policy as version ``step``, and prove that it arrived if that is due."""
         with self._clock("time/publish_s"):
-            published = await self._publisher.publish(
-                p.step, lambda: [p.phase.prompt_of(draw) for draw in range(2)], p.phase.sampling, p.phase.in_flight
-            )
+            published = await self._publisher.publish(p.step, p.index, p.phase, p.phase.in_flight)
         self._record.publish(p.step, published.sent)
         if (
             published.gap is not None and self._job.recipe.publish.check_weights == "always"
@@ -255,8 +260,8 @@ class Driver:
         )
         with self._clock("time/save_s"):
             await self._saving.finish()
-            seq, worker = self._record.store.newest_seq, self._parts.worker
-            captured = await capture(self._job, p.pool, p.order, worker, p.skipped_in_row, copy=not waits)
+            seq, learners = self._record.store.newest_seq, self._parts.learners
+            captured = await capture(self._job, p.pool, p.order, learners, p.skipped_in_row, copy=not waits)
             self._saving.begin(header, captured, p.phase.save, seq)
             if waits:
                 await self._saving.finish()
@@ -283,6 +288,6 @@ def _now(p: _Progress) -> Moment:
     return Moment(step=p.step, epochs=p.pool.consumed / len(p.phase.prompts), time_s=time.monotonic())
 
 
-def _edges(drawn: tuple[Drawn, ...]) -> dict[str, tuple[Group, ...]]:
-    """What crosses the boundary: by per-group node, the groups of the step in draw order."""
-    return {node: tuple(d.groups[node] for d in drawn) for node in drawn[0].groups}
+def _places(drawn: Sequence[Drawn]) -> dict[str, tuple[Ref, ...]]:
+    """What crosses the boundary: by per-group node, where the groups of the step lie, in draw order."""
+    return {node: tuple(d.refs[node] for d in drawn) for node in drawn[0].refs}

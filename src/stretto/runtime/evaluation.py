@@ -6,44 +6,25 @@ what is counted and shown is kept, and a bounded number is under way at a time: 
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from stretto.algorithms.estimates import interval, majority, pass_at
 from stretto.config.evaluation import powers
-from stretto.data.seeds import evaluation_seed
-from stretto.environments.judge import GroupDropped
-from stretto.errors import RewardError, nearest
-from stretto.roles import RolloutEngine
+from stretto.errors import RewardError
 from stretto.runtime.eval_sets import EvalSet
-from stretto.runtime.pairs import PairJudge, pair_rewards
+from stretto.runtime.fleet import Fleet
+from stretto.runtime.pair_scores import pair_rewards
+from stretto.runtime.pairs import PairJudge
 from stretto.runtime.parts import Parts
+from stretto.runtime.tried import Attempt, Tried
 from stretto.together import together
-from stretto.types import Finish, Occasion, Prompt, Trajectory
-from stretto.workflows.nodes import rollout
+from stretto.types import Prompt
 
-__all__ = ["Attempt", "EvalResult", "Tried", "evaluate"]
+__all__ = ["EvalResult", "evaluate"]
 
 
 IN_FLIGHT = 1024
 """Attempts under way at a time: several times what an engine decodes at once, and a bound on memory and waiting."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What is kept of one attempt. ``score`` decides whether it is right, ``reward`` is the total."""
-
-    text: str
-    finish: Finish
-    reward: float
-    score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """A prompt with its attempts, in order of samples."""
-
-    prompt: Prompt
-    attempts: tuple[Attempt, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,39 +65,26 @@ async def evaluate(
     parts: Parts,
     eval_set: EvalSet,
     *,
+    phase: str = "main",
     step: int = 0,
     steps: int | None = None,
-    engine: RolloutEngine | None = None,
+    fleet: Fleet | None = None,
 ) -> EvalResult:
-    """Evaluate the weights that ``engine`` (None: the run's) holds on one set, after ``step`` of ``steps`` steps.
+    """Evaluate the weights that ``fleet`` (None: the run's rollers) holds on a set of a phase, after ``step`` of
+    ``steps`` steps.
 
     A reward that fails ends it with RewardError, or under the policy ``drop`` leaves the prompt out, counted.
     """
     if eval_set.pairs is not None:
         return await _evaluate_pairs(parts, eval_set, eval_set.pairs)
-    seed = evaluation_seed(parts.seed, eval_set.name)
-    binding = replace(parts.binding("evaluation", eval_set.sampling), seed=seed)
-    if engine is not None:
-        binding = replace(binding, engine=engine)
-    judge = parts.judges[eval_set.judge]
-    occasion = Occasion(phase="evaluation", step=step, steps=steps, seed=parts.seed)
+    rollers = fleet or parts.rollers
     room = asyncio.Semaphore(max(1, IN_FLIGHT // eval_set.n))
 
-    async def attempt(index: int, prompt: Prompt) -> Tried | None:
+    async def attempt(index: int) -> Tried | None:
         async with room:
-            generate, tokens, environment = (
-                binding.generate("policy", index),
-                binding.tokenize(index),
-                binding.environment(index),
-            )
-            group = await rollout(prompt, generate, tokens, environment, n=eval_set.n)
-            try:
-                judged = await judge.judge(group, occasion)
-            except GroupDropped:
-                return None
-            return Tried(prompt=prompt, attempts=tuple(_kept(eval_set, prompt, t) for t in judged.attempts))
+            return await rollers.try_one((phase, eval_set.name), index, step, steps)
 
-    found = await together([attempt(index, prompt) for index, prompt in enumerate(eval_set.prompts)])
+    found = await together([attempt(index) for index in range(len(eval_set.prompts))])
     tried = tuple(t for t in found if t is not None)
     if not tried:
         raise RewardError(
@@ -137,7 +105,7 @@ async def evaluate(
 async def _evaluate_pairs(parts: Parts, eval_set: EvalSet, judge: PairJudge) -> EvalResult:
     """Which of its two answers every prompt's better one is found to be. Equal ones count as half."""
     async with parts.colocation.scoring():
-        rewards_P2 = await pair_rewards(parts.worker, judge, parts.tokenizer, eval_set.prompts)
+        rewards_P2 = await pair_rewards(parts.learners, judge, parts.tokenizer, eval_set.prompts)
     margins_P = rewards_P2[:, 0] - rewards_P2[:, 1]
     right = ((margins_P > 0) + 0.5 * (margins_P == 0)).tolist()
     low, high = interval(right, 1)
@@ -164,24 +132,6 @@ def _preferred(prompt: Prompt, score: float) -> Tried:
     """A prompt with the one of its answers that was found better."""
     text = "neither" if score == 0.5 else str(prompt.data["chosen" if score else "rejected"])
     return Tried(prompt=prompt, attempts=(Attempt(text=text, finish="stop", reward=score, score=score),))
-
-
-def _kept(eval_set: EvalSet, prompt: Prompt, trajectory: Trajectory) -> Attempt:
-    """The attempt with the score that counts."""
-    name = eval_set.score
-    if name is not None and name not in trajectory.rewards:
-        raise RewardError(
-            f"evaluation {eval_set.name!r} counts by the score {name!r} (evaluate.score), and the reward gives "
-            f"{', '.join(map(repr, sorted(trajectory.rewards)))}.{nearest(name, trajectory.rewards)}"
-        )
-    score = trajectory.reward if name is None else trajectory.rewards[name]
-    if trajectory.reward is None or score is None:
-        what = "reward" if name is None else f"score {name!r}"
-        raise RewardError(
-            f"evaluation {eval_set.name!r} has an attempt without a {what} ({prompt.uid!r}), so an accuracy would be "
-            "wrong. Give a reward that applies to all of its prompts."
-        )
-    return Attempt(text=trajectory.text, finish=trajectory.finish, reward=trajectory.reward, score=score)
 
 
 def _metrics(eval_set: EvalSet, tried: Sequence[Tried], dropped: int) -> dict[str, float]:

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from stretto.errors import EngineError
-from stretto.roles import RolloutEngine
 from stretto.runtime.eval_sets import EvalSet
 from stretto.runtime.evaluation import EvalResult, evaluate
+from stretto.runtime.fleet import Fleet
 from stretto.runtime.parts import Parts
 from stretto.runtime.phases import Phase
 from stretto.runtime.recording import Recorder
@@ -27,7 +27,7 @@ class Evaluations:
 
     def __init__(self, parts: Parts, record: Recorder) -> None:
         self._parts, self._record = parts, record
-        self._free = list(parts.eval_engines)
+        self._free = list(parts.evaluators)
         self._under_way: dict[int, asyncio.Task[None]] = {}
 
     async def evaluate(self, phase: Phase, step: int, took: Took) -> None:
@@ -60,41 +60,40 @@ class Evaluations:
         while not self._free:
             await asyncio.wait(self._under_way.values(), return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)  # what is done gives its engine back in a callback
-        engine = self._free.pop()
+        fleet = self._free.pop()
         before = list(self._under_way.values())
         try:
-            weights = self._parts.backend.tensors("policy")
-            await self._parts.sync.publish(step, weights, [engine])
+            await self._parts.publication.publish(step, fleet)
         except EngineError as failure:
-            self._free.append(engine)
+            self._free.append(fleet)
             for eval_set in sets:
                 self._record.failed_evaluation(step, eval_set.name, failure)
             return
 
         async def run() -> None:
-            found = await self._all(phase, sets, step, engine)
+            found = await self._all(phase, sets, step, fleet)
             await asyncio.gather(*(asyncio.shield(task) for task in before), return_exceptions=True)
             self._tell(step, found, took)
 
         def done(task: asyncio.Task[None]) -> None:
-            self._free.append(engine)
+            self._free.append(fleet)
             del self._under_way[step]
 
         self._under_way[step] = asyncio.get_running_loop().create_task(run(), name=f"evaluation-{step}")
         self._under_way[step].add_done_callback(done)
 
     async def _all(
-        self, phase: Phase, sets: Sequence[EvalSet], step: int, engine: RolloutEngine | None
+        self, phase: Phase, sets: Sequence[EvalSet], step: int, fleet: Fleet | None
     ) -> dict[str, EvalResult | Exception]:
         """What came of each set, one after the other."""
         found: dict[str, EvalResult | Exception] = {}
         for eval_set in sets:
             try:
                 found[eval_set.name] = await evaluate(
-                    self._parts, eval_set, step=step, steps=phase.steps, engine=engine
+                    self._parts, eval_set, phase=phase.name, step=step, steps=phase.steps, fleet=fleet
                 )
             except EngineError as failure:
-                if engine is None:  # the engine that training samples from
+                if fleet is None:  # the engine that training samples from
                     raise
                 found[eval_set.name] = failure
             except Exception as failure:  # noqa: BLE001

@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.drops import Dropped
-from stretto.runtime.pool import Drawn, Pool, PoolConfig, Taken, unfilled
+from stretto.runtime.pool import Pool, PoolConfig, Taken, unfilled
 
 __all__ = ["AnyPool", "FirstDonePool", "open_pool"]
 

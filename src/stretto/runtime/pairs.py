@@ -1,4 +1,4 @@
-"""Preferences as a run knows them: which Model says which of two answers is better, and what it says of a set.
+"""Preferences as a run knows them: which Model says which of two answers is better.
 
 A reward model says it by its values, a policy that is trained on pairs by how much likelier than the reference it finds
 an answer (Rafailov et al. 2023, arXiv:2305.18290, section 5.1). Owns no loss.
@@ -7,22 +7,14 @@ an answer (Rafailov et al. 2023, arXiv:2305.18290, section 5.1). Owns no loss.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stretto.data.tokens import Tokenizer
 from stretto.errors import DataError
 from stretto.graph import Graph, models_of
-from stretto.roles import TrainBackend
 from stretto.runtime.binding import tokenize_for
-from stretto.runtime.worker import Worker
-from stretto.types import Batch, Group, Prompt
-from stretto.workflows.preferences import closed, make_pair
+from stretto.types import Prompt
+from stretto.workflows.preferences import make_pair
 
-__all__ = ["PairJudge", "check_pairs", "pair_judge_of", "pair_rewards"]
-
-AT_ONCE = 256
-"""Pairs that are scored in one call."""
+__all__ = ["PairJudge", "check_pairs", "pair_judge_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,28 +44,3 @@ def check_pairs(prompts: Sequence[Prompt], tokenizer: Tokenizer, positions: int 
                     f"prompt {prompt.uid!r} has {len(row.token_ids_T)} tokens with one of its two answers, and the "
                     f"model was made for {positions}. Shorten it, or leave it out."
                 )
-
-
-async def pair_rewards(
-    worker: Worker, judge: PairJudge, tokenizer: Tokenizer, prompts: Sequence[Prompt]
-) -> NDArray[np.float64]:
-    """The rewards of every prompt's answers, the chosen one's first [P, 2]."""
-    assert worker.backend is not None
-    pairs = [make_pair(prompt, tokenize_for(tokenizer, draw)) for draw, prompt in enumerate(prompts)]
-    found = [
-        await worker.call(_rewards, worker.backend, judge, pairs[at : at + AT_ONCE])
-        for at in range(0, len(pairs), AT_ONCE)
-    ]
-    return np.concatenate(found).reshape(-1, 2)
-
-
-def _rewards(backend: TrainBackend, judge: PairJudge, pairs: Sequence[Group]) -> NDArray[np.float64]:
-    """One number a row, in key order."""
-    batch = Batch(groups=tuple(pairs))
-    if judge.model == "reward":
-        ends = closed(batch)
-        (values,) = backend.score("reward", ends, frozenset({"values"}))
-        return values.values[ends.offsets[1:] - 1].astype(np.float64)
-    (own,), (ref,) = (backend.score(model, batch, frozenset({"logprobs"})) for model in ("policy", "reference"))
-    ratio = own.values.astype(np.float64) - ref.values
-    return judge.beta * np.add.reduceat(ratio, batch.offsets[:-1])

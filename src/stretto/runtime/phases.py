@@ -64,9 +64,13 @@ class Phase:
         """Whether training goes on during evaluations; not where it may end with one."""
         return self.evaluate.engines > 0 and not self.until
 
+    def item_of(self, draw: int) -> int:
+        """The place of the prompt that ``draw`` takes in this order, before anything came of any draw."""
+        return self.open_order().item(draw)
+
     def prompt_of(self, draw: int) -> Prompt:
-        """The prompt that ``draw`` takes in this order, before anything came of any draw."""
-        return self.prompts[self.open_order().item(draw)]
+        """That prompt."""
+        return self.prompts[self.item_of(draw)]
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether every metric that ``until`` names has its value."""

@@ -22,29 +22,10 @@ from typing import Any, Literal
 
 from stretto.config.by_step import ByStep, whole_at
 from stretto.errors import PoolError
-from stretto.runtime.drops import Dropped, scores_of, told_drops, told_rewards
-from stretto.types import Group
+from stretto.runtime.drawn import Drawn
+from stretto.runtime.drops import Dropped, told_drops, told_rewards
 
-__all__ = ["Drawn", "Pool", "PoolConfig", "Taken", "unfilled"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Drawn:
-    """What one draw gave: the Group of every per-group node that the boundary reads, by node id (mostly one)."""
-
-    draw: int
-    groups: Mapping[str, Group]
-
-    @property
-    def oldest_version(self) -> int | None:
-        """The oldest weights that wrote a token of it; None if no policy did."""
-        versions = (s.version for g in self.groups.values() for t in g.trajectories for s in t.versions)
-        return min(versions, default=None)
-
-    @property
-    def scores(self) -> Mapping[str, tuple[float, ...]]:
-        """What its judged attempts got, by the name of the reward, the total as ""."""
-        return scores_of(self.groups.values())
+__all__ = ["Pool", "PoolConfig", "Taken", "unfilled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

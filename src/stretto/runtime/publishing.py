@@ -1,13 +1,13 @@
 """Publication of the policy to the engine, and when it is proved that it arrived."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stretto.config.sections import PublishConfig
-from stretto.roles import InFlight, Sampling
+from stretto.roles import InFlight
 from stretto.runtime.parts import Parts
-from stretto.runtime.probe import probe_invariance, probe_weights
-from stretto.types import Metrics, Prompt
+from stretto.runtime.phases import Phase
+from stretto.runtime.probe import probe_weights
+from stretto.types import Metrics
 
 __all__ = ["Published", "Publisher"]
 
@@ -27,10 +27,9 @@ class Publisher:
         self._parts, self._how = parts, how
         self._begun = False
 
-    async def publish(
-        self, version: int, prompts: Callable[[], Sequence[Prompt]], sampling: Sampling, in_flight: InFlight = "drain"
-    ) -> Published:
-        """Send the weights as ``version``; if a proof is due, clear what is there before, and sample ``prompts()``.
+    async def publish(self, version: int, index: int, phase: Phase, in_flight: InFlight = "drain") -> Published:
+        """Send the weights as ``version``; if a proof is due, clear what is there before, and sample the first prompts
+        of ``phase``, which is the run's at ``index``.
 
         Raises EngineError if they did not arrive, and if a deterministic run has an engine that is not batch-invariant.
         """
@@ -39,8 +38,9 @@ class Publisher:
         sent = await self._parts.publish(version, in_flight, clear=how.clear if proves else ())
         gap = None
         if proves:
-            gap = await probe_weights(self._parts, prompts(), sampling, tolerance=how.tolerance)
+            items = [phase.item_of(draw) for draw in range(2)]
+            gap = await probe_weights(self._parts, index, items, phase.sampling, tolerance=how.tolerance)
         if self._parts.deterministic and not self._begun:
-            await probe_invariance(self._parts)
+            await self._parts.rollers.probe_invariance()
         self._begun = True
         return Published(sent=sent, gap=gap)

@@ -5,17 +5,17 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
-
-import numpy as np
 
 from stretto.config.by_step import ByStep, value_at
+from stretto.roles import DataPlane
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.drops import drop_metrics
-from stretto.runtime.evaluation import EvalResult, Tried
+from stretto.runtime.evaluation import EvalResult
 from stretto.runtime.filters import Filter
 from stretto.runtime.phases import Phase
-from stretto.runtime.pool import Drawn, Taken
+from stretto.runtime.pool import Taken
 from stretto.runtime.runner import GroupRecord
+from stretto.runtime.tried import Tried
 from stretto.runtime.worker import StepResult
 from stretto.store import (
     EVALUATION,
@@ -31,14 +31,13 @@ from stretto.store import (
     RunStore,
     StepBody,
 )
-from stretto.types import Metric, Metrics, StepReport, Trajectory, merge_metrics
+from stretto.types import Metric, Metrics, StepReport, merge_metrics
 
 __all__ = [
     "Clock",
     "Recorder",
     "batch_metrics",
     "draw_metrics",
-    "reward_metrics",
     "staleness_metrics",
     "step_metrics",
 ]
@@ -80,8 +79,9 @@ class Clock:
 class Recorder:
     """Records one run's phases, groups, steps, publications and evaluations."""
 
-    def __init__(self, store: RunStore) -> None:
-        self.store = store
+    def __init__(self, store: RunStore, plane: DataPlane) -> None:
+        """``plane``: where groups lie that nobody has recorded yet."""
+        self.store, self._plane = store, plane
         self._phase = ""
         self._filter = Filter()
         self._step = 0
@@ -111,19 +111,18 @@ class Recorder:
             body = GroupBody(draw=record.draw, uid=record.uid, n=0, state="dropped", why=why, nodes=record.nodes)
             self.store.group(body, phase=self._phase, step=record.step)
             return
-        for group in record.drawn.groups.values():
-            rewards = [t.reward for t in group.attempts if t.reward is not None and not t.is_baseline]
-            mean = sum(rewards) / len(rewards) if rewards else None
-            n = len(group.trajectories)
+        for node, facts in record.drawn.facts.items():
             body = GroupBody(
                 draw=record.draw,
                 uid=record.uid,
-                n=n,
+                n=facts.n,
                 state="filtered" if record.dropped is not None else "finished",
                 why=why,
-                reward_mean=mean,
+                reward_mean=facts.reward_mean,
                 nodes=record.nodes,
+                by=record.by,
             )
+            (group,) = (None,) if record.by else self._plane.get((record.drawn.refs[node],))
             self.store.group(body, group, phase=self._phase, step=record.step)
 
     def failed_nodes(self, nodes: Sequence[NodeTime], draw: int | None) -> None:
@@ -176,35 +175,14 @@ def step_metrics(
 
 
 def batch_metrics(drawn: Sequence[Drawn]) -> dict[str, Metric]:
-    """What a step was trained on: counts, lengths, rewards; these two without greedy attempts, which are none of it."""
-    rows = [t for d in drawn for g in d.groups.values() for t in g.trajectories]
-    attempts = [t for d in drawn for g in d.groups.values() for t in g.attempts if not t.is_baseline]
-    written = int(np.count_nonzero(np.concatenate([t.mask_T for t in rows])))
-    beside = sum(t.num_written for t in rows if t.is_baseline)
-    tokens = sum(len(t.token_ids_T) for t in rows)
-    metrics = {
-        "batch/groups": Metric("sum", len(drawn)),
-        "batch/trajectories": Metric("sum", len(rows)),
-        "batch/tokens": Metric("sum", tokens),
-        "batch/written_tokens": Metric("sum", written),
-        "batch/length": Metric("mean", written - beside, len(attempts)),
-        "batch/truncated": Metric("mean", sum(t.finish == "length" for t in attempts), len(attempts)),
-    }
-    played = [t for t in attempts if "turns" in t.info]
-    if played:
-        turns = sum(m.role == "assistant" for t in played for m in t.messages)
-        metrics["batch/turns"] = Metric("mean", turns, len(played))
-    rewards = [t.reward for t in attempts if t.reward is not None]
-    if rewards:
-        metrics["reward/mean"] = Metric("mean", sum(rewards), len(rewards))
-        metrics["reward/min"] = Metric("min", min(rewards))
-        metrics["reward/max"] = Metric("max", max(rewards))
-    return {**metrics, **reward_metrics(attempts)}
+    """What a step was trained on: counts, lengths, rewards."""
+    merged = merge_metrics(facts.metrics for d in drawn for facts in d.facts.values())
+    return {"batch/groups": Metric("sum", len(drawn)), **merged}
 
 
 def staleness_metrics(drawn: Sequence[Drawn], step: int) -> dict[str, Metric]:
     """How many steps the policy's tokens lag the weights that step ``step`` changes; empty where it wrote none."""
-    spans = [s for d in drawn for g in d.groups.values() for t in g.trajectories for s in t.versions]
+    spans = [span for d in drawn for facts in d.facts.values() for span in facts.versions]
     if not spans:
         return {}
     lag = sum((step - s.version) * s.length for s in spans)
@@ -222,18 +200,6 @@ def draw_metrics(taken: Taken, filter: Filter) -> dict[str, Metric]:
         rewards = [r for drawn in (*taken.drawn, *taken.dropped.values()) for r in drawn.scores.get("", ())]
         metrics["filter/mean_reward"] = Metric("mean", math.fsum(rewards), len(rewards))
     return metrics
-
-
-def reward_metrics(rows: Sequence[Trajectory]) -> dict[str, Metric]:
-    """The means of every score by its name (``reward/NAME``, unweighted, where it applies) and of what was logged."""
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        for name, score in row.rewards.items():
-            if score is not None:
-                values.setdefault(f"reward/{name}", []).append(score)
-        for name, numbers in cast("Mapping[str, list[float]]", row.info.get("logged", {})).items():
-            values.setdefault(f"logged/{name}", []).extend(numbers)
-    return {name: Metric("mean", math.fsum(found), len(found)) for name, found in values.items()}
 
 
 def _example(tried: Tried) -> Example:

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from functools import cache
 
 from stretto.errors import ConfigError, StoreError
+from stretto.plane.local import LocalPlane
 from stretto.roles import TrainBackend
 from stretto.runtime.binding import StepBinding
 from stretto.runtime.build import Job
 from stretto.runtime.calling import CallStepNode, call_step_node
 from stretto.runtime.checkpoint import Position, position_after
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.drops import Dropped
 from stretto.runtime.phases import Phase
-from stretto.runtime.pool import Drawn, Taken
+from stretto.runtime.pool import Taken
 from stretto.runtime.recording import step_metrics
 from stretto.runtime.saved import one_boundary
 from stretto.runtime.worker import Edges, as_report, run_program
@@ -60,6 +62,7 @@ class Past:
 
     def __init__(self, view: RunView) -> None:
         self.view = view
+        self.plane = LocalPlane()
         self._groups = cache(self._read_groups)
 
     def steps(self, phase: str) -> range:
@@ -84,7 +87,7 @@ class Past:
         hold all of it."""
         node = one_boundary(phase.graph)
         found = self.groups(phase.name, step)
-        drawn = tuple(Drawn(draw=r.group.draw, groups={node: r.group}) for r in found if not r.why)
+        drawn = tuple(Drawn.of(r.group.draw, {node: r.group}, self.plane) for r in found if not r.why)
         metrics = self.metrics(phase.name, step)
         want = phase.pool.groups_per_step if metrics is None else int(metrics["batch/groups"])
         if len(drawn) != want:
@@ -218,7 +221,8 @@ class Replay:
         """Make the next step again: whole, or ``through`` a node and no further (then the replay is at its end)."""
         phase, step = self.phase, self.done
         taken = self._past.taken(phase, step)
-        groups = {node: tuple(d.groups[node] for d in taken.drawn) for node in taken.drawn[0].groups}
+        nodes = taken.drawn[0].refs
+        groups = {node: self._past.plane.get([d.refs[node] for d in taken.drawn]) for node in nodes}
         binding = StepBinding(
             backend=self._backend, lr=lambda model: phase.lr(model, step), step=step, memory=self._memory
         )

@@ -1,32 +1,28 @@
-"""Runs the per-group part of a graph: one task per admitted draw, roles as services, results to the pool.
+"""Gives the draws of a phase to the rollers: one task per admitted draw, what comes of it to the pool.
 
-What a group cannot survive ends the run through ``pool.fail``; what its failure policy drops is replaced by the pool.
+What a draw cannot survive ends the run through ``pool.fail``; what its failure policy drops is replaced by the pool.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-from stretto.environments.judge import GroupDropped
-from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
-from stretto.runtime.binding import GroupBinding
-from stretto.runtime.calling import call_group_node, check_group
+from stretto.roles import DataPlane
+from stretto.runtime.drawn import Drawn
 from stretto.runtime.drops import Dropped
-from stretto.runtime.filters import Filter
 from stretto.runtime.first_done import LEFT, AnyPool
-from stretto.runtime.pool import Drawn
-from stretto.store import NodeState, NodeTime
-from stretto.types import Prompt
+from stretto.runtime.fleet import Fleet
+from stretto.runtime.roller import Draw
+from stretto.store import NodeTime
 
 __all__ = ["GroupRecord", "Record", "Runner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupRecord:
-    """What became of one draw. ``drawn`` is None if it failed; ``dropped`` says why it is not trained on, or None."""
+    """What became of one draw. ``drawn`` is None if it failed; ``dropped`` says why it is not trained on, or None.
+    ``by``: who has written its groups into the record, if they are there already."""
 
     step: int
     draw: int
@@ -34,6 +30,7 @@ class GroupRecord:
     drawn: Drawn | None
     dropped: Dropped | None
     nodes: tuple[NodeTime, ...]
+    by: str = ""
 
 
 class Record(Protocol):
@@ -49,19 +46,19 @@ class Record(Protocol):
 
 
 class Runner:
-    """The coroutines of one phase's draws."""
+    """The draws of phase ``phase``. ``item_of``: the place of the prompt that a draw takes; ``uid_of``: its name."""
 
     def __init__(
         self,
-        graph: Graph,
-        binding: GroupBinding,
-        prompt_of: Callable[[int], Prompt],
+        fleet: Fleet,
+        plane: DataPlane,
+        phase: int,
+        item_of: Callable[[int], int],
+        uid_of: Callable[[int], str],
         record: Record,
-        filter: Filter,
     ) -> None:
-        self._graph, self._binding, self._prompt_of, self._record = graph, binding, prompt_of, record
-        self._filter = filter
-        self._boundary = boundary_inputs(graph)
+        self._fleet, self._plane, self._phase, self._record = fleet, plane, phase, record
+        self._item_of, self._uid_of = item_of, uid_of
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._pool: AnyPool | None = None
         self._held: dict[int, GroupRecord] = {}
@@ -72,7 +69,7 @@ class Runner:
 
     def start(self, draw: int) -> None:
         """Begin a draw. Its prompt is chosen here, since the choice may depend on when it is admitted."""
-        run = self._run(draw, self._prompt_of(draw))
+        run = self._run(draw, self._item_of(draw))
         task = asyncio.get_running_loop().create_task(run, name=f"draw-{draw}")
         self._tasks[draw] = task
         task.add_done_callback(lambda _: self._tasks.pop(draw, None))
@@ -81,7 +78,7 @@ class Runner:
         """End a draw that is under way."""
         self._tasks[draw].cancel()
         assert self._pool is not None
-        uid, step = self._prompt_of(draw).uid, self._pool.step_of(draw)
+        uid, step = self._uid_of(self._item_of(draw)), self._pool.step_of(draw)
         self._record.group(GroupRecord(step=step, draw=draw, uid=uid, drawn=None, dropped=dropped, nodes=()))
 
     def took(self, step: int, drawn: Sequence[Drawn]) -> None:
@@ -89,10 +86,11 @@ class Runner:
         if self._pool is None or not self._pool.recorded_late:
             return
         for one in drawn:
-            uid = next(iter(one.groups.values())).prompt.uid
             held = self._held.pop(one.draw, None)  # nothing is known of the nodes of an attempt before this one
-            nodes = () if held is None else held.nodes
-            self._record.group(GroupRecord(step=step, draw=one.draw, uid=uid, drawn=one, dropped=None, nodes=nodes))
+            nodes, by = ((), "") if held is None else (held.nodes, held.by)
+            self._record.group(
+                GroupRecord(step=step, draw=one.draw, uid=one.uid, drawn=one, dropped=None, nodes=nodes, by=by)
+            )
 
     async def close(self) -> None:
         """Cancel what is running and wait for it."""
@@ -101,16 +99,18 @@ class Runner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, draw: int, prompt: Prompt) -> None:
+    async def _run(self, draw: int, item: int) -> None:
         """A draw, to its place in the pool. Whatever keeps it from there is handed to the driver, which raises it."""
         assert self._pool is not None
         try:
-            record = await self._attempt(draw, prompt, self._pool)
+            record = await self._attempt(draw, item, self._pool)
             if self._pool.recorded_late and record.dropped is None:
                 self._held[draw] = record
             else:
                 self._record.group(record)
             if record.dropped is not None:
+                if record.drawn is not None:
+                    self._plane.free(tuple(record.drawn.refs.values()))
                 self._pool.drop(draw, record.dropped)
             else:
                 assert record.drawn is not None
@@ -120,37 +120,17 @@ class Runner:
         except BaseException as failure:  # noqa: BLE001 - a draw that ends without a word would be waited for forever
             self._pool.fail(failure)
 
-    async def _attempt(self, draw: int, prompt: Prompt, pool: AnyPool) -> GroupRecord:
-        bind = partial(self._binding.bind, draw=draw, step=pool.admitted_for(draw))
-        times: list[NodeTime] = []
-        drawn: Drawn | None = None
-        dropped: Dropped | None = None
-        try:
-            values = await run_group(
-                self._graph, prompt, lambda spec, given: self._invoke(spec, given, bind(spec), times)
-            )
-            drawn = Drawn(draw=draw, groups={id: check_group(id, values[id], draw) for id in self._boundary})
-            dropped = self._filter.judge(draw, drawn.groups) if pool.accepts(draw) else LEFT
-        except GroupDropped as failure:
-            dropped = Dropped(kind="failed", why=str(failure))
-        except Exception:
-            self._record.failed_nodes(times, draw)
-            raise
-        step = pool.step_of(draw)  # now: a draw may have moved to an earlier step while it ran
-        return GroupRecord(step=step, draw=draw, uid=prompt.uid, drawn=drawn, dropped=dropped, nodes=tuple(times))
-
-    async def _invoke(
-        self, spec: NodeSpec, inputs: Mapping[str, object], handles: Mapping[str, object], times: list[NodeTime]
-    ) -> object:
-        start, begin = time.time(), time.perf_counter()
-        state: NodeState = "failed"
-        try:
-            value = await call_group_node(self._graph, spec, inputs, handles)
-            state = "done"
-            return value
-        except asyncio.CancelledError:
-            state = "cancelled"
-            raise
-        finally:
-            duration = time.perf_counter() - begin
-            times.append(NodeTime(id=spec.id, start_s=start, duration_s=duration, state=state))
+    async def _attempt(self, draw: int, item: int, pool: AnyPool) -> GroupRecord:
+        made = await self._fleet.attempt(Draw(phase=self._phase, draw=draw, item=item, step=pool.admitted_for(draw)))
+        if made.failure is not None:
+            self._record.failed_nodes(made.nodes, draw)
+            raise made.failure
+        return GroupRecord(
+            step=pool.step_of(draw),  # now: a draw may have moved to an earlier step while it ran
+            draw=draw,
+            uid=self._uid_of(item),
+            drawn=made.drawn,
+            dropped=made.dropped if made.drawn is None or pool.accepts(draw) else LEFT,
+            nodes=made.nodes,
+            by=made.by,
+        )

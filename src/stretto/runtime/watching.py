@@ -68,9 +68,9 @@ def watch(
     while (replay.index, replay.done) < stop and not by.satisfied:
         shown.enter(replay)
         taken = past.taken(replay.phase, replay.done)
-        for node in taken.drawn[0].groups:
-            for drawn in taken.drawn:
-                shown.value(node, "the groups of the step", drawn.groups[node])
+        for node in taken.drawn[0].refs:
+            for group in past.plane.get([drawn.refs[node] for drawn in taken.drawn]):
+                shown.value(node, "the groups of the step", group)
         replay.step()
         shown.active = False  # what begins a phase is no step
         if replay.index < stop[0] and replay.done == past.steps(replay.phase.name).stop:

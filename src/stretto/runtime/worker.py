@@ -1,20 +1,22 @@
 """A worker: the Models of one process and the per-step program they run, on a thread of its own (the learner's).
 
-The driver sends it one call a step and waits; nothing else touches the backend.
+One rank of training. It gets one call a step, and nothing else touches the backend.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ParamSpec, TypeAlias, TypeVar
 
 from stretto.config.by_step import at_step
 from stretto.errors import GraphError
 from stretto.graph import Graph, NodeSpec, run_step
-from stretto.roles import TrainBackend
+from stretto.roles import DataPlane, TrainBackend
 from stretto.runtime.binding import StepBinding
 from stretto.runtime.calling import CallStepNode, call_step_node
+from stretto.runtime.phases import Phase
 from stretto.store import NodeTime
 from stretto.types import Group, Json, StepReport, UpdateReport
 from stretto.waiting import Lane
@@ -70,15 +72,33 @@ def run_program(
 
 
 class Worker:
-    """Runs everything that touches ``backend`` on one thread, which also makes it (``open``).
+    """Runs everything that touches the Models on one thread, which also makes them (``open``).
 
-    ``memory``: what the nodes of the phase that runs keep from step to step; checkpoints hold it.
+    ``phases`` are the run's; groups are read from ``plane``. ``memory``: what the nodes of the phase that runs keep
+    from step to step; checkpoints hold it. Of several ranks one ``writes_groups`` into checkpoints.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, phases: Sequence[Phase] = (), plane: DataPlane | None = None, *, writes_groups: bool = True
+    ) -> None:
         self._thread = Lane("stretto-learner")
         self.backend: TrainBackend | None = None
+        self.phases, self.writes_groups = phases, writes_groups
+        self._plane = plane
         self.memory: dict[str, Json] = {}
+        self.state_writer: Callable[[Path], None] | None = None
+
+    @property
+    def models(self) -> TrainBackend:
+        """The backend; to be used on this worker's thread."""
+        assert self.backend is not None, "open the worker first"
+        return self.backend
+
+    @property
+    def plane(self) -> DataPlane:
+        """Where groups are read from."""
+        assert self._plane is not None, "this worker was given no data plane"
+        return self._plane
 
     async def open(self, make: Callable[[], TrainBackend]) -> None:
         """Make the backend on the learner's thread. It is closed also if nobody waits for it any more."""
@@ -92,9 +112,17 @@ class Worker:
         """Run a function on the learner's thread."""
         return await asyncio.wrap_future(self._thread.submit(lambda: function(*args, **kwargs)))
 
-    async def step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
+    def run(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
         """Run the per-step program once, as step ``step`` (from 0) of its phase, with the settings of that step."""
-        return await self.call(self._step, graph, groups, lr, step)
+        binding = StepBinding(backend=self.models, lr=lr, step=step, memory=self.memory)
+        values, times = run_program(graph, groups, binding)
+        return StepResult(report=as_report(graph, values[graph.output]), nodes=times)
+
+    def write_state(self, folder: Path) -> None:
+        """Write the state that was last taken, once. On any thread, if it was copied."""
+        write, self.state_writer = self.state_writer, None
+        assert write is not None, "no state was taken"
+        write(folder)
 
     def close(self) -> None:
         """Close the backend on its thread, then the thread, once what runs there is done."""
@@ -108,12 +136,6 @@ class Worker:
     def _close_backend(self) -> None:
         if self.backend is not None:
             self.backend.close()
-
-    def _step(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
-        assert self.backend is not None
-        binding = StepBinding(backend=self.backend, lr=lr, step=step, memory=self.memory)
-        values, times = run_program(graph, groups, binding)
-        return StepResult(report=as_report(graph, values[graph.output]), nodes=times)
 
 
 def as_report(graph: Graph, value: object) -> StepReport:

@@ -163,7 +163,8 @@ class NodeTime:
 class GroupBody:
     """A group is finished, or was made and ``filtered`` from training, or is dropped without one, and ``why``.
 
-    ``n`` trajectories; ``reward_mean`` None if none is judged.
+    ``n`` trajectories; ``reward_mean`` None if none is judged. ``by``: the worker whose rollout file holds it, if it is
+    not the run's own.
     """
 
     kind: ClassVar[EventKind] = "group"
@@ -174,6 +175,7 @@ class GroupBody:
     why: str = ""
     reward_mean: float | None = None
     nodes: tuple[NodeTime, ...] = ()
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ publication or end of phase beside it), which the resumed attempt need not repea
 earlier record. Records about the process (attempts, what they read, errors, settings, ends) always count.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from stretto.store.events import (
@@ -22,7 +22,7 @@ from stretto.store.events import (
 )
 from stretto.store.rollouts import RecordedGroup
 
-__all__ = ["History", "effective_events", "effective_groups"]
+__all__ = ["History", "effective_events", "effective_groups", "placed"]
 
 _ALWAYS: frozenset[EventKind] = frozenset({"run", "attempt", "prompts", "setting", "error", "end"})
 _WINDOW: frozenset[EventKind] = frozenset({"phase", "eval", "publish", "checkpoint"})
@@ -81,12 +81,29 @@ def _identity(event: Event) -> _Identity:
             return (body.kind, event.phase, event.step)
 
 
+def placed(events: Iterable[Event], phase: str, groups: Iterable[RecordedGroup]) -> Iterator[RecordedGroup]:
+    """The groups of a phase; what a worker wrote has ``seq``, step and why from its event. What
+    no event speaks of is left out: its worker died before it could say so."""
+    found: dict[tuple[int, int, str], Event] = {}
+    for event in events:
+        if isinstance(event.body, GroupBody) and event.phase == phase and event.body.by:
+            found[event.attempt, event.body.draw, event.body.by] = event
+    for group in groups:
+        if group.seq is not None:
+            yield group
+            continue
+        event = found.get((group.attempt, group.group.draw, group.by))
+        if event is not None and isinstance(event.body, GroupBody):
+            yield replace(group, seq=event.seq, step=event.step, why=event.body.why)
+
+
 def effective_groups(history: History, groups: Iterable[RecordedGroup]) -> list[RecordedGroup]:
     """The finished groups that count, by draw. Of a draw that two attempts finished, the newer."""
     kept: dict[int, RecordedGroup] = {}
     for recorded in groups:
         draw = recorded.group.draw
         older = kept.get(draw)
+        assert recorded.seq is not None, "placed() gives what workers wrote its seq"
         if history.counts(recorded.attempt, recorded.seq) and (older is None or older.attempt <= recorded.attempt):
             kept[draw] = recorded
     return [kept[draw] for draw in sorted(kept)]

@@ -14,7 +14,7 @@ from stretto.errors import ConfigError, StoreError, nearest
 from stretto.store.checkpoints import Found, newest
 from stretto.store.describe import RunInfo, read_info
 from stretto.store.events import AttemptBody, EndBody, EndStatus, ErrorBody, EvalBody, Event, Example, StepBody
-from stretto.store.history import History, effective_events, effective_groups
+from stretto.store.history import History, effective_events, effective_groups, placed
 from stretto.store.lock import is_locked
 from stretto.store.rollouts import RecordedGroup, read_rollouts
 from stretto.store.run import read_events
@@ -116,7 +116,8 @@ class RunView:
 
         ``filtered``: with those that a filter kept from training, which say ``why``.
         """
-        groups = effective_groups(History.of(self.all_events), read_rollouts(self.path / "rollouts", phase))
+        known = placed(self.all_events, phase, read_rollouts(self.path / "rollouts", phase))
+        groups = effective_groups(History.of(self.all_events), known)
         return [group for group in groups if step in (None, group.step) and (filtered or not group.why)]
 
     def checkpoint(self) -> Found:

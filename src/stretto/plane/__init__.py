@@ -1,0 +1,1 @@
+"""What hands groups from worker to worker: one file per way of moving them."""
