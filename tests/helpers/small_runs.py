@@ -4,7 +4,7 @@ import numpy as np
 
 from stretto.config.load import recipe_from_mapping
 
-__all__ = ["digits", "recipe"]
+__all__ = ["digits", "moody", "odd_one_out", "recipe"]
 
 
 def recipe(folder, name, **changes):
@@ -27,3 +27,15 @@ def recipe(folder, name, **changes):
 
 def digits(prompt, trajectory) -> float:
     return float(np.sum(trajectory.token_ids_T) % 3)
+
+
+def moody(prompt, trajectory) -> float:
+    """``digits``, but for one draw."""
+    if trajectory.key.draw == 9:
+        raise ValueError("not this one")
+    return digits(prompt, trajectory)
+
+
+def odd_one_out(group) -> bool:
+    """A filter that drops every third draw."""
+    return group.draw % 3 != 1

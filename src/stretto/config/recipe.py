@@ -19,6 +19,7 @@ from stretto.config.sections import (
     ExportConfig,
     LocalCluster,
     OffloadConfig,
+    PlacementConfig,
     PublishConfig,
     SaveConfig,
     ScheduleConfig,
@@ -78,6 +79,8 @@ class Recipe(Section):
     """How it is proved that new weights arrived."""
     cluster: Cluster = LocalCluster()
     """The devices."""
+    placement: PlacementConfig = PlacementConfig()
+    """Which workers there are, on a cluster of several processes."""
     evaluate: EvaluateConfig = EvaluateConfig()
     """When to evaluate."""
     save: SaveConfig = SaveConfig()
@@ -115,6 +118,22 @@ class Recipe(Section):
         if best is not None and best not in known:
             raise ValueError(
                 f"save.keep_best={best} is no metric of the evaluations that is to rise.{nearest(best, known)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _workers_fit(self) -> "Recipe":
+        several = self.placement != PlacementConfig()
+        if several and isinstance(self.cluster, LocalCluster):
+            raise ValueError(
+                f"placement.learners={self.placement.learners} and placement.rollers={self.placement.rollers} are "
+                "workers in processes of their own, and cluster.type=local is one process. Set cluster.type=ray, or "
+                "leave placement out."
+            )
+        if self.offload.acts and not isinstance(self.cluster, LocalCluster):
+            raise ValueError(
+                "offload lets engine and trainer take turns on one device, and with cluster.type=ray each worker has "
+                "its own. Leave offload out, or set cluster.type=local."
             )
         return self
 

@@ -1,8 +1,8 @@
 """The sections of a recipe that are about its course: schedule, cluster, checkpoints, warm-up."""
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 
 from stretto.config.base import Section
 from stretto.config.by_step import Whole, most
@@ -16,7 +16,9 @@ __all__ = [
     "ExportConfig",
     "LocalCluster",
     "OffloadConfig",
+    "PlacementConfig",
     "PublishConfig",
+    "RayCluster",
     "SaveConfig",
     "ScheduleConfig",
     "WarmupConfig",
@@ -112,7 +114,30 @@ class LocalCluster(Section):
     """Which cluster."""
 
 
-Cluster: TypeAlias = LocalCluster
+class RayCluster(Section):
+    """Workers in processes of their own, as actors of Ray: on this machine or on many."""
+
+    type: Literal["ray"] = "ray"
+    """Which cluster."""
+    address: str | None = None
+    """A Ray cluster to join (host:port, or auto), which stays up; null: one on this machine is started for the run, and
+    goes away with it."""
+    start_timeout_s: float = Field(default=60.0, gt=0)
+    """Seconds within which every worker is up, or the run fails with the reason."""
+    object_store: Annotated[ByteSize, Field(gt=0)] | None = None
+    """Shared memory for what workers hand over, of a cluster that is started here; null: as Ray chooses."""
+
+
+Cluster: TypeAlias = Annotated[LocalCluster | RayCluster, Field(discriminator="type")]
+
+
+class PlacementConfig(Section):
+    """Which workers there are, where the cluster is one of several processes."""
+
+    learners: int = Field(default=1, ge=1)
+    """Ranks that train, a device each."""
+    rollers: int = Field(default=1, ge=1)
+    """Rollout workers, an engine each."""
 
 
 class OffloadConfig(Section):

@@ -5,7 +5,9 @@ Everything is undone in reverse if a later stage fails.
 """
 
 import asyncio
+from pathlib import Path
 
+from stretto.config.sections import LocalCluster
 from stretto.errors import ConfigError, Interrupted, RewardError, noting
 from stretto.memory import tuned_memory
 from stretto.runtime.build import Job
@@ -60,7 +62,7 @@ async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, Ev
             "or name prompts in evaluate.sets."
         )
     async with Disposer() as disposer:
-        parts = await open_parts(job, disposer, trains=False)
+        parts = await _open(job, disposer, None, trains=False)
         if checkpoint is not None:
             await parts.learners.call(load_state, checkpoint.path, {})
         await parts.publish(0)
@@ -69,8 +71,18 @@ async def evaluate_only(job: Job, checkpoint: Checkpoint | None) -> dict[str, Ev
 
 
 async def _start(job: Job, store: RunStore, disposer: Disposer) -> tuple[Parts, Position]:
-    parts = await open_parts(job, disposer)
+    parts = await _open(job, disposer, (store.path, store.attempt))
     return parts, await _restore(parts, job, store.found.taken)
+
+
+async def _open(job: Job, disposer: Disposer, place: tuple[Path, int] | None, *, trains: bool = True) -> Parts:
+    """The parts of a run in this process or on a cluster, as the recipe says."""
+    if isinstance(job.recipe.cluster, LocalCluster):
+        return await open_parts(job, disposer, trains=trains)
+    # Ray is an extra, and only who asks for it needs it.
+    from stretto.runtime.remote.opening import open_remote_parts
+
+    return await open_remote_parts(job, disposer, place, trains=trains)
 
 
 def _record_end(store: RunStore, failure: BaseException) -> None:

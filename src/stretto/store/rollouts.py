@@ -33,7 +33,7 @@ __all__ = [
 
 _F4 = np.dtype("<f4")
 _DIGITS = bytes.maketrans(b"\0\1", b"01")
-_NAME = re.compile(r"(?P<phase>.+)-(?P<attempt>\d+)(?:@(?P<by>[^@]+))?\.jsonl")
+_NAME = re.compile(r"(?P<phase>[^@]+)-(?P<attempt>\d+)(?:@(?P<by>[^@]+))?\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

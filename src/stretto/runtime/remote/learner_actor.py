@@ -1,0 +1,42 @@
+"""What runs in the process of a rank that trains: a ``Worker``, and the sending of its weights.
+
+Every call is made on every rank, in one order; the thread that runs it is the worker's own, so that a call may wait for
+other ranks while the process goes on answering.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stretto.roles import DataPlane
+from stretto.runtime.build import Job
+from stretto.runtime.opening import open_backend
+from stretto.runtime.worker import Worker
+from stretto.waiting import in_thread
+
+__all__ = ["LearnerActor"]
+
+
+class LearnerActor:
+    """Rank ``rank`` of ``size``."""
+
+    def __init__(self, job: Job, rank: int, size: int, plane: DataPlane) -> None:
+        self._job, self._rank, self._size = job, rank, size
+        self._worker = Worker(job.phases, plane, writes_groups=rank == 0)
+
+    async def open(self) -> None:
+        """Make this rank's part of the Models."""
+        await self._worker.open(lambda: open_backend(self._job))
+
+    async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``function(worker, ...)``; what it gives, of rank 0."""
+        result = await self._worker.call(function, self._worker, *args, **kwargs)
+        return result if self._rank == 0 else None
+
+    async def write_state(self, folder: Path) -> None:
+        """Write this rank's part of the state that was last taken, beside what goes on."""
+        await in_thread(lambda: self._worker.write_state(folder), "stretto-saving")
+
+    async def close(self) -> None:
+        """Free the Models. Idempotent."""
+        await in_thread(self._worker.close, "stretto-close")
