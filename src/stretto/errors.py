@@ -12,7 +12,8 @@
         ├── EngineError             a rollout engine failed, stalled or holds other weights than published
         ├── TrainError              not-finite updates, a backend that failed
         ├── StoreError              the run record or a checkpoint cannot be written or read
-        └── PoolError               groups cannot be admitted, filtered or refilled
+        ├── PoolError               groups cannot be admitted, filtered or refilled
+        └── WorkerLost              a process of the run died or answers no more
     Interrupted                     exit 130: stopped by a signal, state saved
 
 Every message is a sentence that says what is wrong, what came and what to do.
@@ -37,6 +38,7 @@ __all__ = [
     "StrettoError",
     "TrainError",
     "UserError",
+    "WorkerLost",
     "nearest",
     "noting",
 ]
@@ -96,6 +98,10 @@ class StoreError(RunError):
 
 class PoolError(RunError):
     """Groups could not be admitted, filtered or refilled."""
+
+
+class WorkerLost(RunError):
+    """A worker process died, or did not answer any more and was ended. What it did is done again."""
 
 
 class Interrupted(StrettoError):

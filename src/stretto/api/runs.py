@@ -16,8 +16,9 @@ from stretto.config.overrides import apply_overrides, apply_resume_overrides, pa
 from stretto.config.prompts import PythonPrompts
 from stretto.config.recipe import Recipe
 from stretto.config.rewards import RewardConfig
+from stretto.config.sections import RayCluster
 from stretto.data.locations import BUILTIN_PREFIX, is_hub_id
-from stretto.errors import ConfigError, ResumeError
+from stretto.errors import ConfigError, ResumeError, WorkerLost
 from stretto.runtime.attempt import attempt, evaluate_only
 from stretto.runtime.build import Given, Job, prepare
 from stretto.runtime.checkpoint import position_after
@@ -252,7 +253,21 @@ def _spec(recipe: Recipe, hint: str, *, parent: str | None = None, begin: Checkp
 
 def _drive(job: Job, store: RunStore, observer: Observer | None, settings: Sequence[SettingBody] = ()) -> RunView:
     """See the run to its end, then read what was recorded. What a resume changed is said, and what it passed over, as
-    an error event."""
+    an error event. After a worker was lost it goes on by itself, from the newest checkpoint, as often as the cluster's
+    ``restarts`` allow."""
+    left = job.recipe.cluster.restarts if isinstance(job.recipe.cluster, RayCluster) else 0
+    while True:
+        try:
+            _attempt(job, store, observer, settings)
+            return RunView(store.path)
+        except WorkerLost:
+            if not left:
+                raise
+        left, settings = left - 1, ()
+        store = RunStore.open(store.path, lambda checkpoint: position_after(checkpoint, job))
+
+
+def _attempt(job: Job, store: RunStore, observer: Observer | None, settings: Sequence[SettingBody]) -> None:
     with store:
         for setting in settings:
             store.event(setting)
@@ -266,4 +281,3 @@ def _drive(job: Job, store: RunStore, observer: Observer | None, settings: Seque
             store.event(ErrorBody(type="StoreError", message=message, where="resume"))
         store.event(job.read)
         host(lambda stop: attempt(job, store, stop))
-    return RunView(store.path)

@@ -124,6 +124,13 @@ class RayCluster(Section):
     goes away with it."""
     start_timeout_s: float = Field(default=60.0, gt=0)
     """Seconds within which every worker is up, or the run fails with the reason."""
+    heartbeat_s: float = Field(default=5.0, gt=0)
+    """Seconds between questions to every worker whether it is there, and what it does."""
+    stall_s: float = Field(default=30.0, gt=0)
+    """Seconds without an answer after which a worker is taken for lost, and ended."""
+    restarts: int = Field(default=3, ge=0)
+    """How often a run goes on by itself after a learner is lost, from its newest checkpoint, and how often each roller
+    is started again."""
     object_store: Annotated[ByteSize, Field(gt=0)] | None = None
     """Shared memory for what workers hand over, of a cluster that is started here; null: as Ray chooses."""
 

@@ -103,6 +103,7 @@ class Driver:
         self._record.enter(p.phase, p.step)
         await self._parts.colocation.train()
         if p.step == 0:
+            self._parts.publication.changing()
             await self._parts.learners.call(begin_phase, p.index)
         await self._publish(p)
         due = due_after(p.phase.evaluate.every, p.step) if p.step else p.phase.evaluate.at_start
@@ -120,6 +121,7 @@ class Driver:
                 await self._parts.colocation.train()
                 result = UNTRAINED
                 if p.phase.trains:
+                    self._parts.publication.changing()
                     result = await self._parts.learners.call(train_step, p.index, p.step, _places(taken.drawn))
             if p.phase.in_flight == "drain":
                 with self._clock("time/drain_s"):

@@ -29,6 +29,10 @@ class Publication(Protocol):
         """One window as ``WeightSync.publish`` has it."""
         ...
 
+    def changing(self) -> None:
+        """The learners' weights are about to change: they are no more those that were published."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalPublication:
@@ -47,6 +51,9 @@ class LocalPublication:
             engines.append(roller.engine)
         weights = self.worker.models.tensors("policy")
         return await self.sync.publish(version, weights, engines, in_flight=in_flight, clear=clear)
+
+    def changing(self) -> None:
+        """Nobody asks: engines here are not lost by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -86,6 +86,8 @@ class Worker:
         self.phases, self.writes_groups = phases, writes_groups
         self._plane = plane
         self.memory: dict[str, Json] = {}
+        self.doing = ""
+        """What it is doing, in words; for whoever asks from another thread."""
         self.state_writer: Callable[[Path], None] | None = None
 
     @property
@@ -115,7 +117,15 @@ class Worker:
     def run(self, graph: Graph, groups: Edges, lr: Callable[[str], float], step: int) -> StepResult:
         """Run the per-step program once, as step ``step`` (from 0) of its phase, with the settings of that step."""
         binding = StepBinding(backend=self.models, lr=lr, step=step, memory=self.memory)
-        values, times = run_program(graph, groups, binding)
+
+        def call(graph: Graph, spec: NodeSpec, inputs: Mapping[str, object], roles: Mapping[str, object]) -> object:
+            self.doing = f"node {spec.id!r} of step {step}"
+            return call_step_node(graph, spec, inputs, roles)
+
+        try:
+            values, times = run_program(graph, groups, binding, call)
+        finally:
+            self.doing = ""
         return StepResult(report=as_report(graph, values[graph.output]), nodes=times)
 
     def write_state(self, folder: Path) -> None:

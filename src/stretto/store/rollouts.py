@@ -22,6 +22,7 @@ from stretto.types import Group, Key, Message, Prompt, Span, Trajectory
 
 __all__ = [
     "RecordedGroup",
+    "attempt_of",
     "decode_group",
     "encode_group",
     "encode_recorded",
@@ -148,6 +149,12 @@ def rollout_path(folder: Path, phase: str, attempt: int, by: str = "") -> Path:
     return folder / f"{phase}-{attempt}{f'@{by}' if by else ''}.jsonl"
 
 
+def attempt_of(path: Path) -> int | None:
+    """The attempt whose groups a file holds; None if it is no rollout file."""
+    match = _NAME.fullmatch(path.name)
+    return None if match is None else int(match["attempt"])
+
+
 def encode_recorded(seq: int | None, step: int | None, group: Group, why: str = "") -> str:
     """A line of a rollout file; ``why`` a filter kept it from training."""
     seq_known, known = ("null" if number is None else number for number in (seq, step))
@@ -178,8 +185,7 @@ def read_rollouts(folder: Path, phase: str | None = None) -> Iterator[RecordedGr
 
 
 def _file_order(path: Path) -> tuple[int, str]:
-    match = _NAME.fullmatch(path.name)
-    return (int(match["attempt"]) if match else 0, path.name)
+    return attempt_of(path) or 0, path.name
 
 
 def write_groups(path: Path, groups: Iterable[Group]) -> None:

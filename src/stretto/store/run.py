@@ -41,7 +41,7 @@ from stretto.store.events import (
 from stretto.store.lines import LineFile, cut_torn_line, read_lines
 from stretto.store.lock import RunLock
 from stretto.store.manifest import Checkpoint, Header
-from stretto.store.rollouts import encode_recorded, rollout_path
+from stretto.store.rollouts import attempt_of, encode_recorded, rollout_path
 from stretto.types import Group, Json
 
 __all__ = ["RunSpec", "RunStore", "read_events"]
@@ -368,7 +368,8 @@ def _resumed_from(checkpoint: Checkpoint) -> ResumedFrom:
 def _rollout_attempts(path: Path) -> Iterator[int]:
     """The attempts that left rollouts; a torn log may know of fewer."""
     for file in (path / "rollouts").glob("*-*.jsonl"):
-        yield int(file.stem.rpartition("-")[2])
+        if (attempt := attempt_of(file)) is not None:
+            yield attempt
 
 
 def _cpu_s() -> float:

@@ -4,15 +4,20 @@ Owns its start and its end, and the actors that are made in it. Nothing here kno
 """
 
 import asyncio
+import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 from stretto.config.sections import RayCluster
 from stretto.errors import ConfigError, RunError
@@ -21,6 +26,7 @@ from stretto.runtime.disposer import Disposer
 __all__ = ["Cluster", "open_cluster"]
 
 T = TypeVar("T")
+GUARD = Path(__file__).with_name("guard.py")
 ROOM = 1000
 """Calls that an actor may have under way: draws wait in the engine, not before it."""
 
@@ -31,46 +37,26 @@ class Cluster:
 
     start_timeout_s: float
 
-    async def start(
-        self, name: str, kind: type, args: Sequence[Any], disposer: Disposer, *, close: Callable[[Any], Awaitable[Any]]
-    ) -> Any:
-        """An actor of ``kind``, owned by ``disposer``: ``close`` asks it to end in order, then its process is killed.
-        RunError if it is not up in time."""
+    async def make(self, kind: type, args: Sequence[Any]) -> Any:
+        """An actor of ``kind``; that it was asked for, not that it is up."""
         import ray
 
         # A worker finds what this process finds: Stretto from its source, and the user's modules.
         places = [str(Path(__file__).parents[3]), *(place or os.getcwd() for place in sys.path)]
-        path = os.pathsep.join(dict.fromkeys(places))
-        actor: Any = (
-            ray.remote(kind)
-            .options(
-                num_cpus=0,
-                max_concurrency=ROOM,
-                max_restarts=0,
-                runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}},
-            )
-            .remote(*args)
-        )
+        variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(dict.fromkeys(places))}
+        made: Any = ray.remote(kind)
+        options = made.options(num_cpus=0, max_concurrency=ROOM, max_restarts=0, runtime_env={"env_vars": variables})
+        return options.remote(*args)
 
-        async def end() -> None:
-            try:
-                await close(actor)
-            finally:
-                ray.kill(actor)
-
-        disposer.own(name, actor, end, deadline_s=30.0)
+    async def within(self, name: str, up: Awaitable[T]) -> T:
+        """What ``up`` gives, which says that worker ``name`` is up. RunError if it does not in time."""
         try:
-            await asyncio.wait_for(_up(actor), self.start_timeout_s)
+            return await asyncio.wait_for(up, self.start_timeout_s)
         except TimeoutError:
             raise RunError(
                 f"{name} was not up after {self.start_timeout_s:g} s. Look at the cluster's load, or raise "
                 "cluster.start_timeout_s."
             ) from None
-        return actor
-
-
-async def _up(actor: Any) -> None:
-    await actor.__ray_ready__.remote()
 
 
 async def open_cluster(config: RayCluster, disposer: Disposer) -> Cluster:
@@ -86,20 +72,74 @@ async def open_cluster(config: RayCluster, disposer: Disposer) -> Cluster:
     logging.getLogger("ray").setLevel(logging.ERROR)  # what it tells beside errors is about itself
     settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if config.address is not None:
-        settings["address"] = config.address
+        await asyncio.to_thread(_init, {**settings, "address": config.address}, f"at {config.address} cannot be joined")
+        disposer.own("the cluster", None, ray.shutdown, deadline_s=30.0)
     else:
-        folder = tempfile.mkdtemp(prefix="stretto-ray-")
-        disposer.own("the cluster's files", folder, lambda: shutil.rmtree(folder, ignore_errors=True))
         settings |= {
-            "_temp_dir": folder,
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
             "object_store_memory": None if config.object_store is None else int(config.object_store),
         }
-    try:
-        await asyncio.to_thread(lambda: ray.init(**settings))
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = "could not be started here" if config.address is None else f"at {config.address} cannot be joined"
-        raise ConfigError(f"the Ray cluster {where}: {error}. Set cluster.address to one that runs.") from error
-    disposer.own("the cluster", None, ray.shutdown, deadline_s=30.0)
+        own = _OwnCluster()
+        disposer.own("the cluster", own, own.close, deadline_s=30.0)
+        await asyncio.to_thread(own.start, settings)
     return Cluster(start_timeout_s=config.start_timeout_s)
+
+
+class _OwnCluster:
+    """A cluster of this machine, with a folder of its own and a guard that ends it if this process dies."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._guard: subprocess.Popen[str] | None = None
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Start it. ConfigError with the reason."""
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="stretto-ray-"))
+        guard = self._guard = subprocess.Popen(
+            [sys.executable, str(GUARD)], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
+        before = set(psutil.Process().children(recursive=True))
+        _init({**settings, "_temp_dir": str(folder)}, "could not be started here")
+        made = [process for process in psutil.Process().children(recursive=True) if process not in before]
+        known = {"processes": [(p.pid, p.create_time()) for p in made], "folder": str(folder)}
+        assert guard.stdin is not None
+        guard.stdin.write(f"{json.dumps(known)}\n")
+        guard.stdin.flush()
+
+    def close(self) -> None:
+        """End it and all its processes, and remove its folder."""
+        import ray
+
+        here = psutil.Process().children(recursive=True)
+        ray.shutdown()
+        theirs = [process for process in here if self._folder is not None and _is_of(process, self._folder)]
+        _, left = psutil.wait_procs(theirs, timeout=5.0)
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=5.0)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._guard is not None and self._guard.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._guard.stdin.write("done\n")
+                self._guard.stdin.close()
+            self._guard.wait(timeout=5.0)
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    """Whether it is one of the cluster's: they are told its folder, or named after Ray."""
+    try:
+        said = " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+    return str(folder) in said or said.startswith("ray::")
+
+
+def _init(settings: Mapping[str, Any], failed: str) -> None:
+    import ray
+
+    try:
+        ray.init(**settings)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ConfigError(f"the Ray cluster {failed}: {error}. Set cluster.address to one that runs.") from error

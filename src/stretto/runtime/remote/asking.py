@@ -44,6 +44,11 @@ class Answering:
         self._done: list[Answer] = []
         self._some = asyncio.Event()
 
+    @property
+    def num_open(self) -> int:
+        """How many are under way."""
+        return len(self._tasks)
+
     def begin(self, asked: Sequence[Asked]) -> None:
         """Begin to answer these."""
         for one in asked:

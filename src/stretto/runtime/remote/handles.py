@@ -1,55 +1,37 @@
-"""How a driver reaches rollers and learners in other processes: the faces of ``Rolling`` and ``Learners`` over actors.
-
-What an actor raises is raised here as it was, not as Ray wraps it.
-"""
+"""How a driver reaches rollers and learners in other processes: ``Rolling`` and ``Learners`` over workers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
+from stretto.errors import WorkerLost
 from stretto.plane.ray import RayPlane
 from stretto.roles import EngineStatus, InFlight, MemoryLevel, Ref, Sampling
 from stretto.runtime.learning import State, Waiting, take_state
 from stretto.runtime.remote.asking import Answer, Asking
+from stretto.runtime.remote.workers import RemoteWorker, cause_of
 from stretto.runtime.roller import Attempted, Draw
 from stretto.runtime.tried import Tried
 from stretto.runtime.worker import Worker
 
-__all__ = ["RemoteLearners", "RemoteRoller", "answer"]
+__all__ = ["RemoteLearners", "RemoteRoller"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Actor = Any
-"""A handle of Ray: its methods are known to Ray alone."""
-
-
-async def answer(reply: "Awaitable[T]") -> T:
-    """What an actor replies. Raises what it raised there."""
-    try:
-        return await reply
-    except RayTaskError as error:
-        raise _cause(error) from None
-
-
-def _cause(error: RayTaskError) -> BaseException:
-    """What was raised in an actor, with the traceback of there as a note."""
-    cause = cast("BaseException | None", getattr(error, "cause", None))
-    if not isinstance(cause, BaseException):
-        return error
-    cause.add_note(str(getattr(error, "traceback_str", "")))
-    return cause
+GRACE_S = 10.0
+"""How long ranks have to end a call that one of them has failed: they may wait for it in a collective, for ever."""
 
 
 class RemoteRoller:
     """Implements ``Rolling`` by an actor of ``RollerActor``."""
 
-    def __init__(self, name: str, plane: RayPlane, actor: Actor) -> None:
-        self.name, self.actor, self._plane = name, actor, plane
-        self._asking = Asking(actor.begin.remote, actor.give_up.remote, self._finished)
+    def __init__(self, worker: RemoteWorker, plane: RayPlane) -> None:
+        self.worker, self._plane = worker, plane
+        self._asking = Asking(worker.actor.begin.remote, worker.actor.give_up.remote, self._finished)
 
     async def attempt(self, draw: Draw) -> Attempted:
         """As ``Rolling`` says."""
@@ -65,28 +47,28 @@ class RemoteRoller:
 
     async def probe_invariance(self) -> None:
         """As ``Rolling`` says."""
-        await answer(self.actor.probe_invariance.remote())
+        await self.worker.call("probe_invariance")
 
     async def set_memory(self, level: MemoryLevel) -> None:
         """As ``Rolling`` says."""
-        await answer(self.actor.set_memory.remote(level))
+        await self.worker.call("set_memory", level)
 
     async def status(self) -> EngineStatus:
         """As ``Rolling`` says."""
-        return await answer(self.actor.status.remote())
+        return await self.worker.call("status")
 
     async def open_window(self, version: int, in_flight: InFlight, clear: Sequence[str]) -> None:
         """Open the window in which its weights are replaced."""
-        await answer(self.actor.open_window.remote(version, in_flight, clear))
+        await self.worker.call("open_window", version, in_flight, clear)
 
     async def close_window(self, failure: str = "") -> EngineStatus:
         """Close it; how the engine stands then."""
-        return await answer(self.actor.close_window.remote(failure))
+        return await self.worker.call("close_window", failure)
 
     async def _finished(self) -> list[Answer]:
         """What it has finished since the last time; the groups stay in the store."""
-        reply, groups = self.actor.finished.options(num_returns=2).remote()
-        answers = await answer(cast("Awaitable[list[Answer]]", reply))
+        reply, groups = self.worker.actor.finished.options(num_returns=2).remote()
+        answers = cast("list[Answer]", await self.worker.answer(reply))
         for one in answers:
             self._plane.place(_refs_of(one.value), groups)
         return answers
@@ -100,28 +82,40 @@ def _refs_of(value: object) -> Iterable[Ref]:
 
 
 class RemoteLearners:
-    """Implements ``Learners`` by an actor a rank."""
+    """Implements ``Learners`` by a worker a rank."""
 
-    def __init__(self, actors: Sequence[Actor]) -> None:
-        self.actors = tuple(actors)
+    def __init__(self, workers: Sequence[RemoteWorker]) -> None:
+        self.workers = tuple(workers)
 
     async def call(self, function: Callable[Concatenate[Worker, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As ``Learners`` says. What several ranks raise is raised once: the lowest rank's."""
-        replies = [actor.call.remote(function, args, kwargs) for actor in self.actors]
-        found = await asyncio.gather(*(answer(reply) for reply in replies), return_exceptions=True)
-        for result in found:
-            if isinstance(result, BaseException):
-                raise result
-        return cast(T, found[0])
+        """As ``Learners`` says. What several ranks raise is raised once: the lowest rank's. If a rank is lost, nobody
+        waits for the others: they may wait for it."""
+        calls = [asyncio.ensure_future(worker.call("call", function, args, kwargs)) for worker in self.workers]
+        try:
+            done, left = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+            if left and not any(isinstance(call.exception(), WorkerLost) for call in done):
+                await asyncio.wait(left, timeout=GRACE_S)
+            failures = [call.exception() for call in calls if call.done() and call.exception() is not None]
+            for failure in sorted(failures, key=lambda f: not isinstance(f, WorkerLost)):
+                assert failure is not None
+                raise failure
+            return cast(T, calls[0].result())
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
     async def state(self, waiting: Waiting, *, copy: bool) -> State:
         """As ``Learners`` says; every rank writes its own part, into a folder that all of them see."""
         memory = await self.call(take_state, waiting, copy=copy)
 
         def write(folder: Path) -> None:
-            try:
-                ray.get([actor.write_state.remote(folder) for actor in self.actors])
-            except RayTaskError as error:
-                raise _cause(error) from None
+            for worker, reply in [(worker, worker.actor.write_state.remote(folder)) for worker in self.workers]:
+                try:
+                    ray.get(reply)
+                except RayTaskError as error:
+                    raise cause_of(error) from None
+                except RayActorError as error:
+                    raise worker.gone(error) from None
 
         return State(write=write, memory=cast("Mapping[str, Any]", memory))

@@ -4,6 +4,7 @@ Every call is made on every rank, in one order; the thread that runs it is the w
 other ranks while the process goes on answering.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from stretto.roles import DataPlane
 from stretto.runtime.build import Job
 from stretto.runtime.opening import open_backend
+from stretto.runtime.remote.workers import Doing
 from stretto.runtime.worker import Worker
 from stretto.waiting import in_thread
 
@@ -36,6 +38,10 @@ class LearnerActor:
     async def write_state(self, folder: Path) -> None:
         """Write this rank's part of the state that was last taken, beside what goes on."""
         await in_thread(lambda: self._worker.write_state(folder), "stretto-saving")
+
+    async def doing(self) -> Doing:
+        """That it is there, and what its thread does."""
+        return Doing(what=self._worker.doing, pid=os.getpid())
 
     async def close(self) -> None:
         """Free the Models. Idempotent."""

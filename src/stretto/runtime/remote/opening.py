@@ -1,9 +1,11 @@
-"""Opens the parts of a run on a Ray cluster: learners first, then rollers, each in a process of its own."""
+"""Opens the parts of a run on a Ray cluster: learners and rollers, each in a process of its own, and their watch."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from stretto.config.sections import RayCluster
+from stretto.errors import WorkerLost
 from stretto.plane.ray import RayPlane
 from stretto.runtime.build import Job, evaluation_engines
 from stretto.runtime.cluster.ray_cluster import Cluster, open_cluster
@@ -11,13 +13,18 @@ from stretto.runtime.colocation import Colocation
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.fleet import Fleet
 from stretto.runtime.parts import Parts
-from stretto.runtime.remote.handles import RemoteLearners, RemoteRoller, answer
+from stretto.runtime.remote.handles import RemoteLearners, RemoteRoller
 from stretto.runtime.remote.learner_actor import LearnerActor
 from stretto.runtime.remote.publication import BucketPublication
 from stretto.runtime.remote.roller_actor import RollerActor
+from stretto.runtime.remote.workers import RemoteWorker, watch
+from stretto.runtime.roller import Rolling
 from stretto.together import together
 
 __all__ = ["open_remote_parts"]
+
+BACKOFF_S = 1.0
+"""Before a roller is started again; twice as long each time."""
 
 
 async def open_remote_parts(
@@ -30,24 +37,43 @@ async def open_remote_parts(
     cluster = await open_cluster(recipe.cluster, disposer)
     import ray
 
-    shared = ray.put(job)  # once a host, however many workers read it
+    starting = _Starting(cluster, ray.put(job), disposer)  # the job: once a host, however many workers read it
     plane, size = RayPlane(), recipe.placement.learners
-    ranks = [
-        _start(cluster, f"learner-{rank}", LearnerActor, (shared, rank, size, plane), disposer) for rank in range(size)
-    ]
     names = [f"roller-{number}" for number in range(recipe.placement.rollers)]
     beside = [f"evaluator-{number}" for number in range(evaluation_engines(recipe) if trains else 0)]
-    rolling = [_start(cluster, name, RollerActor, (shared, name, place), disposer) for name in names]
-    rolling += [_start(cluster, name, RollerActor, (shared, name, None), disposer) for name in beside]
-    actors = await together([*ranks, *rolling])  # importing takes seconds, so all at once
-    learners = RemoteLearners(actors[:size])
-    found = [RemoteRoller(name, plane, a) for name, a in zip([*names, *beside], actors[size:], strict=True)]
-    rollers, evaluators = found[: len(names)], found[len(names) :]
-    fleet = Fleet(rollers)
+    workers = await together(  # importing takes seconds, so all at once
+        [
+            *(starting.learner(rank, size, plane) for rank in range(size)),
+            *(starting.roller(name, place) for name in names),
+            *(starting.roller(name, None) for name in beside),
+        ]
+    )
+    watching = asyncio.get_running_loop().create_task(
+        watch(workers, recipe.cluster.heartbeat_s, recipe.cluster.stall_s), name="watch"
+    )
+    disposer.own("the watch", watching, lambda: _end(watching))
+    learners = RemoteLearners(workers[:size])
+    publication = BucketPublication(learners)
+    revived = [0] * len(names)
+
+    async def revive(number: int, _: Rolling, why: WorkerLost) -> Rolling:
+        assert isinstance(recipe.cluster, RayCluster)
+        revived[number] += 1
+        if revived[number] > recipe.cluster.restarts:
+            raise why
+        await asyncio.sleep(BACKOFF_S * 2 ** (revived[number] - 1))
+        worker = await starting.roller(f"{names[number]}.{revived[number]}", place)
+        workers.append(worker)
+        return RemoteRoller(worker, plane)
+
+    rollers = [RemoteRoller(worker, plane) for worker in workers[size : size + len(names)]]
+    evaluators = [RemoteRoller(worker, plane) for worker in workers[size + len(names) :]]
+    fleet = Fleet(rollers, revive, publication.renew)
+    disposer.own("the fleet", fleet, fleet.close)
     return Parts(
         rollers=fleet,
         learners=learners,
-        publication=BucketPublication(learners),
+        publication=publication,
         plane=plane,
         colocation=Colocation(fleet, learners, recipe.offload),
         tokenizer=job.tokenizer,
@@ -57,8 +83,36 @@ async def open_remote_parts(
     )
 
 
-async def _start(cluster: Cluster, name: str, kind: type, args: tuple[Any, ...], disposer: Disposer) -> Any:
-    """An actor that is up and has opened what it needs."""
-    actor = await cluster.start(name, kind, args, disposer, close=lambda a: answer(a.close.remote()))
-    await answer(actor.open.remote())
-    return actor
+class _Starting:
+    """Starts workers of a job, owned by ``disposer``."""
+
+    def __init__(self, cluster: Cluster, job: Any, disposer: Disposer) -> None:
+        self._cluster, self._job, self._disposer = cluster, job, disposer
+
+    async def learner(self, rank: int, size: int, plane: RayPlane) -> RemoteWorker:
+        """A rank that trains, with its part of the Models."""
+        return await self._start(f"learner-{rank}", LearnerActor, (self._job, rank, size, plane))
+
+    async def roller(self, name: str, place: tuple[Path, int] | None) -> RemoteWorker:
+        """A roller with its engine."""
+        return await self._start(name, RollerActor, (self._job, name, place))
+
+    async def _start(self, name: str, kind: type, args: tuple[Any, ...]) -> RemoteWorker:
+        worker = RemoteWorker(name, await self._cluster.make(kind, args))
+
+        async def close() -> None:
+            try:
+                if not worker.lost:
+                    await worker.call("close")
+            finally:
+                worker.end("the run is over")
+
+        self._disposer.own(name, worker, close, deadline_s=30.0, pids=lambda: (worker.pid,) if worker.pid else ())
+        await self._cluster.within(name, worker.beat())
+        await worker.call("open")
+        return worker
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

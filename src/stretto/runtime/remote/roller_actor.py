@@ -4,6 +4,7 @@ Everything it opens is owned by a Disposer of its own, and closed when the drive
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -16,6 +17,7 @@ from stretto.runtime.build import Job
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.opening import open_engine, open_judging, roller_of
 from stretto.runtime.remote.asking import Answer, Answering, Asked
+from stretto.runtime.remote.workers import Doing
 from stretto.runtime.roller import Roller
 from stretto.store.worker_file import WorkerRollouts
 from stretto.types import Group
@@ -101,6 +103,11 @@ class RollerActor:
         else:
             await manager.__aexit__(None, None, None)
         return await self._ready.status()
+
+    async def doing(self) -> Doing:
+        """That it is there, and how much is under way."""
+        count = self._answering.num_open
+        return Doing(what=f"{count} draws or prompts" if count else "", pid=os.getpid())
 
     async def sync_record(self) -> None:
         """Wait until every group it has recorded is on disk."""
