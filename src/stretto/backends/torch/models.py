@@ -24,7 +24,9 @@ from stretto.backends.torch.lora import (
 )
 from stretto.backends.torch.packing import Pack
 from stretto.backends.torch.parts import Parts
+from stretto.backends.torch.ranks import Ranks
 from stretto.backends.torch.recompute import recompute_layers
+from stretto.backends.torch.shards import cut_root, release_root, sum_over_copies
 from stretto.config.models import LoraConfig
 from stretto.data.locations import folder_of
 from stretto.errors import ConfigError
@@ -51,6 +53,19 @@ class ModelSpec:
     origin: BaseOrigin | None = None
 
 
+class _Root(nn.Module):
+    """Trunk and head as one module that computes states: what is cut into shards, by whatever name a Model calls it."""
+
+    def __init__(self, trunk: nn.Module, head: nn.Module, parts: Parts) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+        self.layers_of_trunk = parts.layers
+        self._run = parts.run
+
+    def forward(self, pack: Pack) -> Tensor:
+        return self._run(self.trunk, pack)
+
+
 class Network(nn.Module):
     """The parts of a causal model under their own names: a trunk, and its head or a value head in place of it."""
 
@@ -62,7 +77,7 @@ class Network(nn.Module):
         self._own: Mapping[str, nn.Parameter] | None = None
         self.tied = parts.tied and not value_head
         self.logits = parts.logits
-        self._run, self._trunk, self._head = parts.run, parts.trunk_name, parts.head_name
+        self._trunk, self._head = parts.trunk_name, parts.head_name
         self.add_module(parts.trunk_name, parts.trunk)
         if not value_head:
             self.add_module(parts.head_name, parts.head)
@@ -70,6 +85,8 @@ class Network(nn.Module):
             self.value_head = UnfilledLinear(parts.head.in_features, 1, bias=False)
             with torch.no_grad():
                 self.value_head.weight.zero_()
+        # In a tuple, for torch would name its parameters a second time.
+        self._root = (_Root(parts.trunk, self.value_head if value_head else parts.head, parts),)
 
     @property
     def head(self) -> nn.Linear:
@@ -84,12 +101,32 @@ class Network(nn.Module):
     def hidden(self, pack: Pack) -> Tensor:
         """The states of the tokens that predict a written one, after the last norm, [P, C]."""
         if self.adapter is not None:
+            # Which weights have gradients is told to shards, and passed on when they are gathered.
+            self.release()
             activate(self, self.adapter, trained=self.trains_adapter)
-        return self._run(getattr(self, self._trunk), pack)
+        return self._root[0](pack)
+
+    def cut(self, ranks: Ranks) -> None:
+        """Keep this rank's shard of every weight from here on. Once for all views of a base, and after the last one."""
+        cut_root(self._root[0], self._root[0].layers_of_trunk, ranks)
+        self._own = None
+
+    def release(self) -> None:
+        """Let go of weights that were gathered to compute with. Nothing where they are not cut."""
+        release_root(self._root[0])
+
+    def sum_over_copies(self, *, now: bool) -> None:
+        """Whether the next backward passes sum gradients over copies too."""
+        sum_over_copies(self._root[0], now=now)
+
+    def stands_on(self, other: "Network") -> bool:
+        """Whether both are views of one base."""
+        return self._root[0] is other._root[0]
 
     def own_parameters(self) -> Mapping[str, nn.Parameter]:
         """What training changes and a checkpoint holds: all weights, tied ones once, or the adapters and value head."""
         if self._own is None:
+            self.release()
             # torch walks over all modules to list them, and every step asks.
             if self.adapter is None:
                 self._own = dict(self.named_parameters())
@@ -100,6 +137,7 @@ class Network(nn.Module):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name in a fixed order, tied ones once, adapters merged one tensor at a time."""
+        self.release()
         yield from self.own_parameters().items() if self.adapter is None else merged_weights(self, self.adapter)
 
     def trunk_weights(self) -> Iterator[tuple[str, Tensor]]:
