@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -96,8 +97,6 @@ class TorchBackend:
         # The policy first: with adapters, a frozen Model that starts from the same base is a set of adapters on it.
         for name, spec in sorted(models.items(), key=lambda item: (item[0] != "policy", item[0])):
             network, base = self._build(name, spec, models.get("policy"), seed)
-            if spec.fixed:
-                base = {"path": spec.path, "weights": hash_tensors(network.weights())}
             facts = None
             if config.microbatch_memory is not None:
                 facts = facts_of(network.config, value_head=spec.value_head)
@@ -105,6 +104,8 @@ class TorchBackend:
             self._most_tokens(self._models[name], Batch(groups=()), backward=spec.trainable)
         self._cut_models()
         for name, held in self._models.items():
+            if models[name].fixed:
+                held.base = {"path": models[name].path, "weights": hash_tensors(held.network.weights())}
             if models[name].trainable:
                 held.optimizer = AdamW(held.network.own_parameters(), config)
 
@@ -146,7 +147,8 @@ class TorchBackend:
         teachers = [self._held(name).network for name in loss.teachers]
         parts: list[Metrics] = []
         most = self._most_tokens(held, batch, backward=True)
-        for pack, idle in self._evened(microbatches(batch, most, self._device, loss.unit, self._cut_of_rows)):
+        packs = microbatches(batch, most, self._device, loss.unit, self._cut_of_rows)
+        for pack, idle in self._evened(packs, held.network):
             if idle:
                 _go_back(self._says(held.network, self._idle_hidden(held.network, pack, teachers), pack))
                 continue
@@ -326,7 +328,7 @@ class TorchBackend:
             activation_checkpointing=self._config.activation_checkpointing,
         )
         if spec.lora is None:
-            return build(spec), None
+            return build(spec, later=self._ranks is not None), None
         frozen = not spec.trainable and not spec.value_head
         if frozen and name != "policy" and policy is not None and (policy.path, policy.lora) == (spec.path, spec.lora):
             held = self._models["policy"]
@@ -350,13 +352,16 @@ class TorchBackend:
         """This rank among those that share out rows: copies do as well as shards."""
         return WHOLE if self._ranks is None else Cut(place=self._ranks.rank, parts=self._ranks.size)
 
-    def _evened(self, packs: Microbatches) -> Iterator[tuple[Pack, bool]]:
-        """The packs, and then as many idle ones as make every rank compute equally often."""
+    def _evened(self, packs: Microbatches, learns: Network | None = None) -> Iterator[tuple[Pack, bool]]:
+        """The packs, and then as many idle ones as make every rank compute equally often. Of a Model that ``learns``
+        gradients are summed over copies in the last backward pass alone."""
         # Asked before the first one: ranks wait for each other in every forward pass.
         most = len(packs) if self._ranks is None else self._ranks.most(len(packs))
-        yield from ((pack, False) for pack in packs)
-        for _ in range(most - len(packs)):
-            yield idle_pack(self._device), True
+        idle = (idle_pack(self._device) for _ in range(most - len(packs)))
+        for number, pack in enumerate(chain(packs, idle), 1):
+            if self._ranks is not None and learns is not None:
+                learns.sum_over_copies(now=number == most)
+            yield pack, number > len(packs)
 
     def _send(self, values: Array) -> Tensor:
         return torch.from_numpy(values).to(self._device)

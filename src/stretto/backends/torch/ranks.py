@@ -84,7 +84,7 @@ class Ranks:
         return tensor
 
     def norm(self, shards: Sequence[Tensor]) -> Tensor:
-        """The norm of tensors of which this rank holds ``shards``: a scalar, of equal bits on every rank. Collective."""
+        """The norm of tensors of which this rank holds ``shards``: a scalar, equal on every rank. Collective."""
         own = torch.nn.utils.get_total_norm(shards).double().square()
         # Copies hold the same gradient, so one of them is summed.
         parts = [torch.zeros_like(own) for _ in range(self.cut.parts)]

@@ -16,7 +16,7 @@ from stretto.backends.torch.ranks import Ranks
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["cut_root", "local_of", "release_root", "sum_over_copies", "whole_of"]
+__all__ = ["cut_root", "is_cut", "local_of", "release_root", "sum_over_copies", "whole_of"]
 
 
 def cut_root(root: nn.Module, layers: Iterable[nn.Module], ranks: Ranks) -> None:
@@ -45,15 +45,18 @@ def sum_over_copies(root: nn.Module, *, now: bool) -> None:
     cast("FSDPModule", root).set_requires_all_reduce(now)
 
 
+def is_cut(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, of which this rank holds a shard. Asked without loading what makes them."""
+    return type(tensor) not in (Tensor, nn.Parameter)
+
+
 @torch.no_grad()
 def local_of(tensor: Tensor) -> Tensor:
     """What this rank holds of ``tensor``, in the same memory; all of one that is not cut."""
-    plain = type(tensor) in (Tensor, nn.Parameter)
-    return tensor.detach() if plain else cast(Tensor, cast(Any, tensor).detach().to_local())
+    return cast(Tensor, cast(Any, tensor).detach().to_local()) if is_cut(tensor) else tensor.detach()
 
 
 @torch.no_grad()
 def whole_of(tensor: Tensor) -> Tensor:
     """All of ``tensor`` on this rank's device. Collective for one that is cut."""
-    plain = type(tensor) in (Tensor, nn.Parameter)
-    return tensor.detach() if plain else cast(Tensor, cast(Any, tensor).detach().full_tensor())
+    return cast(Tensor, cast(Any, tensor).detach().full_tensor()) if is_cut(tensor) else tensor.detach()

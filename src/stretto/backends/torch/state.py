@@ -115,8 +115,8 @@ def load_optimizer(optimizer: AdamW, folder: Path, name: str, cut: Cut = WHOLE) 
     kind = scalars.get("optimizer", "adamw")
     if kind != optimizer.kind:
         raise StoreError(
-            f"{str(stored.file)!r} holds the moments of backend.optimizer={kind}, and it is {optimizer.kind} now. Set it "
-            f"to {kind} to go on from there, or start a new run."
+            f"{str(stored.file)!r} holds the moments of backend.optimizer={kind}, and it is {optimizer.kind} now. "
+            f"Set it to {kind} to go on from there, or start a new run."
         )
     try:
         optimizer.restore(

@@ -2,7 +2,7 @@
 
 import multiprocessing as mp
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,10 @@ from stretto.algorithms.aggregation import aggregation_weights
 from stretto.backends.torch.backend import ModelSpec, TorchBackend
 from stretto.backends.torch.ranks import Ranks, open_ranks
 from stretto.config.backends import TorchBackendConfig
+from stretto.errors import ConfigError
 from stretto.plan.cluster import Layout
 from stretto.types import Batch, Column, LossRef
-
-LR = 1e-2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """Models, a config, and one loss for each Model that is trained, step by step."""
-
-    models: Mapping[str, ModelSpec]
-    losses: Mapping[str, LossRef]
-    batches: tuple[Batch, ...]
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-    def backend(self, ranks: Ranks | None) -> TorchBackend:
-        return TorchBackend(self.models, TorchBackendConfig(**self.config), 0, ranks=ranks)
+from stretto.workflows.preferences import preferred
 
 
 def columns_of(batch: Batch, **extra: np.ndarray) -> tuple[Column, ...]:
@@ -46,32 +33,68 @@ def columns_of(batch: Batch, **extra: np.ndarray) -> tuple[Column, ...]:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Models, a config, and one loss for each Model that is trained, step by step."""
+
+    models: Mapping[str, ModelSpec]
+    losses: Mapping[str, LossRef]
+    batches: tuple[Batch, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    columns: Callable[[Batch], tuple[Column, ...]] = columns_of
+    poisoned: int = -1
+    """The step in which an advantage of the first draw is not finite."""
+    lr: float = 1e-3
+
+    def backend(self, ranks: Ranks | None) -> TorchBackend:
+        return TorchBackend(self.models, TorchBackendConfig(**self.config), 0, ranks=ranks)
+
+
+def pair_columns(batch: Batch) -> tuple[Column, ...]:
+    """What losses of pairs are given."""
+    columns = {column.name: column for column in columns_of(batch)}
+    return aggregation_weights(batch, "prompt_mean"), preferred(batch), columns["ref_logprobs"]
+
+
 def trained(backend: TorchBackend, case: Case) -> dict[str, Any]:
     """Every step of ``case``: metrics, gradients, reports."""
     said: dict[str, Any] = {"metrics": [], "gradients": [], "norms": [], "skipped": []}
-    for batch in case.batches:
+    for step, batch in enumerate(case.batches):
+        columns = case.columns(batch)
+        if step == case.poisoned:
+            next(c for c in columns if c.name == "advantages").values[: batch.offsets[1]] = np.nan
         for model, loss in case.losses.items():
-            metrics = backend.accumulate(model, batch, columns_of(batch), loss)
+            metrics = backend.accumulate(model, batch, columns, loss)
             said["metrics"].append({name: metric.value for name, metric in metrics.items()})
             said["gradients"].append({t.name: t.data.clone().numpy() for t in backend.gradients(model)})
-            report = backend.update(model, LR)
+            report = backend.update(model, case.lr)
             said["norms"].append(report.metrics["grad_norm"].value if "grad_norm" in report.metrics else None)
             said["skipped"].append(report.skipped)
     return said
 
 
+def stories(ranks: Ranks | None, cases: Mapping[str, Case], folder: Path) -> dict[str, dict[str, Any]]:
+    """All of them, one after the other."""
+    return {name: story(ranks, case, folder / name) for name, case in cases.items()}
+
+
 def story(ranks: Ranks | None, case: Case, folder: Path) -> dict[str, Any]:
     """Train, look, save and export."""
     backend = case.backend(ranks)
-    before = scores(backend, case)
+    start, before = weights(backend, case), scores(backend, case)
     said = trained(backend, case)
-    said |= {"before": before, "after": scores(backend, case), "weights": weights(backend, case)}
+    said |= {"start": start, "before": before, "after": scores(backend, case), "weights": weights(backend, case)}
     said["hashes"] = {model: backend.weights_hash(model) for model in case.models}
     folder.mkdir(exist_ok=True, parents=True)
     backend.capture(copy=True)(folder)
     for model in case.models:
         backend.export(model, folder / "export" / model)
     return said
+
+
+def resumptions(ranks: Ranks | None, cases: Sequence[tuple[Case, Path, Path]]) -> list[dict[str, Any]]:
+    """All of them: a case, where it was saved, and where it is saved now."""
+    return [resumed(ranks, *each) for each in cases]
 
 
 def resumed(ranks: Ranks | None, case: Case, saved: Path, folder: Path) -> dict[str, Any]:
@@ -83,6 +106,21 @@ def resumed(ranks: Ranks | None, case: Case, saved: Path, folder: Path) -> dict[
     folder.mkdir(exist_ok=True, parents=True)
     backend.capture()(folder)
     return said | {"loaded": loaded, "weights": weights(backend, case)}
+
+
+def refused(ranks: Ranks | None) -> list[str]:
+    """Why 8-bit moments are."""
+    case = Case(
+        models={"policy": ModelSpec(path="builtin:tiny-llama-char")},
+        losses={},
+        batches=(),
+        config={"optimizer": "adamw8bit"},
+    )
+    try:
+        case.backend(ranks)
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def scores(backend: TorchBackend, case: Case) -> dict[str, np.ndarray]:
