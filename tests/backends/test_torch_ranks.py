@@ -11,10 +11,11 @@ import rank_jobs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_jobs import Case, on_ranks, refused, resumptions, stories, story
+from rank_jobs import Case, on_ranks, refused, released, resumptions, stories, story
 from safetensors.torch import load_file
 
 from stretto.backends.torch.backend import ModelSpec
+from stretto.backends.torch.models import build_network
 from stretto.backends.torch.planning import RowSizes, share_rows
 from stretto.backends.torch.ranks import Cut
 from stretto.backends.torch.stored import Stored, index_of
@@ -53,7 +54,10 @@ def cases(model_folders, random_batch) -> dict[str, Case]:
     both = {"policy": POLICY, "critic": VALUE}
     llama, qwen3 = (str(model_folders[family]) for family in ("llama", "qwen3"))
     alone = {"policy": ModelSpec(path=llama)}
-    taught = alone | {"teacher": ModelSpec(path=qwen3, trainable=False, fixed=True)}
+    taught = alone | {
+        "critic": ModelSpec(path=tied, value_head=True),
+        "teacher": ModelSpec(path=qwen3, trainable=False, fixed=True),
+    }
     return {
         "dense": Case(models=three, losses=both, batches=sevens + few, config=small),
         "adapters": Case(models=adapted, losses=both, batches=(*sevens[:2], *few), config=small),
@@ -68,7 +72,9 @@ def cases(model_folders, random_batch) -> dict[str, Case]:
             config=small,
             columns=rank_jobs.pair_columns,
         ),
-        "taught": Case(models=taught, losses={"policy": DISTILL}, batches=sevens[:2] + few, config=small),
+        "taught": Case(
+            models=taught, losses={"policy": DISTILL, "critic": VALUE}, batches=sevens[:2] + few, config=small
+        ),
         "poisoned": Case(models=alone, losses={"policy": POLICY}, batches=sevens, config=small, poisoned=1),
     }
 
@@ -199,6 +205,19 @@ def test_any_number_of_ranks_goes_on_from_what_any_other_saved(told, cases, tmp_
             moved = {n: copies[place]["weights"][model][n] - start[n] for n in start}
             wanted = {n: again[place]["weights"][model][n] - start[n] for n in start}
             assert gap(moved, wanted) <= 1e-3, model
+
+
+def test_a_model_that_is_cut_later_takes_no_memory_before(model_folders):
+    spec = ModelSpec(path=str(model_folders["qwen2"]))
+    network = build_network(spec, seed=0, device=torch.device("cpu"), later=True)
+    assert all(parameter.is_meta for parameter in network.parameters())
+
+
+def test_shards_are_released_and_taken_back(cases, tmp_path):
+    """Training and checkpoints go on as if they had stayed."""
+    case = replace(cases["dense"], batches=cases["dense"].batches[:2])
+    for stayed, moved in on_ranks(LAYOUTS["2"], tmp_path / "ranks", released, case, tmp_path / "saved"):
+        assert stayed == moved
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """What a rank of the tests does, and the processes in which several of them do it."""
 
+import hashlib
 import multiprocessing as mp
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,29 @@ def resumed(ranks: Ranks | None, case: Case, saved: Path, folder: Path) -> dict[
     folder.mkdir(exist_ok=True, parents=True)
     backend.capture()(folder)
     return said | {"loaded": loaded, "weights": weights(backend, case)}
+
+
+def released(ranks: Ranks | None, case: Case, folder: Path) -> tuple[list[Any], list[Any]]:
+    """Hashes and norms of two backends, one of which gives its memory away between steps, and is saved meanwhile."""
+    found: list[list[Any]] = []
+    for moves in (False, True):
+        backend, said = case.backend(ranks), list[Any]()
+        for batch in case.batches:
+            said += trained(backend, replace(case, batches=(batch,)))["norms"]
+            if moves:
+                backend.set_memory("optimizer_released")
+                scores(backend, case)
+                backend.set_memory("weights_released")
+            at = folder / f"{moves}{len(said)}"
+            at.mkdir(parents=True, exist_ok=True)
+            backend.capture()(at)
+            backend.set_memory("awake")
+            if ranks is not None:
+                names = sorted(file.name for file in at.glob(f"*.{ranks.rank}of*"))
+                assert names
+                said += [hashlib.sha256((at / name).read_bytes()).hexdigest() for name in names]
+        found.append([*said, *(backend.weights_hash(model) for model in case.models)])
+    return found[0], found[1]
 
 
 def refused(ranks: Ranks | None) -> list[str]:

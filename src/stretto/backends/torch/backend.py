@@ -84,6 +84,11 @@ class TorchBackend:
         self._config = config
         self._ranks = ranks if ranks is not None and ranks.size > 1 else None
         self._cut = WHOLE if self._ranks is None else self._ranks.cut
+        if self._ranks is not None and offload_to == "disk":
+            raise ConfigError(
+                f"offload.to=disk cannot be kept on {self._ranks.size} ranks, which put their shards in the memory of "
+                "their hosts. Set it to memory."
+            )
         if self._ranks is not None and config.optimizer != "adamw":
             raise ConfigError(
                 f"backend.optimizer={config.optimizer} cannot be used on {self._ranks.size} ranks: its blocks of 256 "
@@ -262,8 +267,11 @@ class TorchBackend:
 
     def set_memory(self, level: TrainMemory) -> None:
         """Put optimizer state, or weights as well, where ``offload.to`` says, or take them back."""
-        for part, tensors in (("optimizer", moments_of), ("weights", weights_of)):
+        weights = weights_of if self._ranks is None else self._nothing
+        for part, tensors in (("optimizer", moments_of), ("weights", weights)):
             away = level == "weights_released" or (level == "optimizer_released" and part == "optimizer")
+            if part == "weights" and away == (part not in self._away):
+                self._put_shards(torch.device("cpu") if away else self._device)
             if away and part not in self._away:
                 shelf = self._away[part] = Shelf(self._offload_to)
                 try:
@@ -312,6 +320,16 @@ class TorchBackend:
         self._away.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _put_shards(self, device: torch.device) -> None:
+        """Of Models that are cut, which keep what they gather beside what they hold, and know how to move both."""
+        for held in self._models.values() if self._ranks is not None else ():
+            held.network.put_shards(device)
+
+    @staticmethod
+    def _nothing(models: Mapping[str, Held]) -> dict[tuple[str, str], Tensor]:
+        """Shards move by themselves."""
+        return {}
 
     def _lies(self, part: str) -> Mapping[tuple[str, str], Tensor]:
         """What has been released of it, and where it is read."""

@@ -123,6 +123,11 @@ class Network(nn.Module):
         """Let go of weights that were gathered to compute with. Nothing where they are not cut."""
         release_root(self._root[0])
 
+    def put_shards(self, device: torch.device) -> None:
+        """Move what this rank holds; parameters stay the same objects."""
+        self.release()
+        self._root[0].to(device)
+
     def sum_over_copies(self, *, now: bool) -> None:
         """Whether the next backward passes sum gradients over copies too."""
         sum_over_copies(self._root[0], now=now)
