@@ -137,6 +137,24 @@ def test_ranks_compute_what_one_process_does(told, cases, layout, case):  # pitf
                 np.testing.assert_allclose(said[moment][name], values, atol=max(most, 2e-5), err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt2"])
+def test_modules_of_transformers_are_cut_too(model_folders, random_batch, tmp_path, family):
+    path = str(model_folders[family])
+    case = Case(
+        models={"policy": ModelSpec(path=path), "critic": ModelSpec(path=path, value_head=True)},
+        losses={"policy": POLICY, "critic": VALUE},
+        batches=tuple(random_batch(seed, groups=groups, siblings=3) for seed, groups in ((0, 7), (1, 1))),
+        config={"microbatch_tokens": 60, "activation_checkpointing": family == "gemma3_text"},
+    )
+    expected = story(None, case, tmp_path / "one")
+    for said in on_ranks(LAYOUTS["2"], tmp_path / "ranks", story, case, tmp_path / "two"):
+        for found, wanted in zip(said["gradients"], expected["gradients"], strict=True):
+            assert gap(found, wanted) <= 1e-5
+        for name, values in expected["after"].items():
+            np.testing.assert_allclose(said["after"][name], values, atol=2e-5, err_msg=name)
+
+
 @pytest.mark.parametrize("layout", SOME)
 def test_every_rank_says_the_same_to_the_bit(told, layout):
     first, *others = told(layout)[0]
