@@ -94,6 +94,9 @@ bench-growth: setup
 bench-soak: setup
 	$(BIN)/python benchmarks/soak.py
 
+bench-ranks: setup
+	$(BIN)/python benchmarks/ranks.py
+
 bench-estimators: setup
 	$(BIN)/python benchmarks/estimators.py
 

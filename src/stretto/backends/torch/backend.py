@@ -1,4 +1,4 @@
-"""``TorchBackend``: the Models of one worker, scored and trained with torch in one process.
+"""``TorchBackend``: the Models of one worker, scored and trained with torch in one process, or on several ranks.
 
     accumulate   cut the batch into micro-batches in key order; each: forward, loss as a weighted sum, backward
     update       norm of the gradient -> clip -> AdamW at the given rate -> gradient cleared; not finite: skipped
@@ -6,12 +6,17 @@
 Gradients and master weights are float32; bfloat16 is autocast around the forward pass. Nothing here reads or moves a
 global random state, and everything repeats to the bit at an equal number of threads. How tokens are packed, attention,
 log-probs, losses and files are in modules of their own.
+
+On several ranks Models are cut into shards, and every rank calls every method, in the same order and with the same
+arguments. Rows are shared out; ranks with fewer micro-batches compute idle ones, for weights are gathered together.
+Gradients, metrics and failures are sums over all ranks, and what is returned is whole and equal on each.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +34,9 @@ from stretto.backends.torch.logprobs import Head, over_vocabulary, token_logprob
 from stretto.backends.torch.lora import BaseOrigin, export_adapter
 from stretto.backends.torch.models import ModelSpec, Network, build_network
 from stretto.backends.torch.optimizer import AdamW
-from stretto.backends.torch.packing import Pack, microbatches
+from stretto.backends.torch.packing import Microbatches, Pack, idle_pack, microbatches
+from stretto.backends.torch.ranks import WHOLE, Cut, Ranks
+from stretto.backends.torch.shards import local_of, whole_of
 from stretto.backends.torch.shelf import Shelf
 from stretto.backends.torch.state import (
     check_base,
@@ -39,6 +46,7 @@ from stretto.backends.torch.state import (
     load_model,
     load_optimizer,
 )
+from stretto.backends.torch.stored import is_stored
 from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError, StoreError, nearest
 from stretto.families.shapes import facts_of
@@ -68,11 +76,24 @@ class TorchBackend:
         seed: int,
         *,
         offload_to: Literal["memory", "disk"] = "memory",
+        ranks: Ranks | None = None,
     ) -> None:
         """Build every Model of ``models``. DataError names a folder that cannot be used, ConfigError a device.
 
-        ``offload_to``: where what ``set_memory`` releases goes."""
+        ``offload_to``: where what ``set_memory`` releases goes. ``ranks``: those among which Models are cut."""
         self._config = config
+        self._ranks = ranks if ranks is not None and ranks.size > 1 else None
+        self._cut = WHOLE if self._ranks is None else self._ranks.cut
+        if self._ranks is not None and offload_to == "disk":
+            raise ConfigError(
+                f"offload.to=disk cannot be kept on {self._ranks.size} ranks, which put their shards in the memory of "
+                "their hosts. Set it to memory."
+            )
+        if self._ranks is not None and config.optimizer != "adamw":
+            raise ConfigError(
+                f"backend.optimizer={config.optimizer} cannot be used on {self._ranks.size} ranks: its blocks of 256 "
+                "numbers do not end where shards do. Set it to adamw, whose moments are shared out among the ranks."
+            )
         self._offload_to: Literal["memory", "disk"] = offload_to
         self._away: dict[str, Shelf[tuple[str, str]]] = {}
         self._device = open_device(config.device, "backend.device")
@@ -81,14 +102,17 @@ class TorchBackend:
         # The policy first: with adapters, a frozen Model that starts from the same base is a set of adapters on it.
         for name, spec in sorted(models.items(), key=lambda item: (item[0] != "policy", item[0])):
             network, base = self._build(name, spec, models.get("policy"), seed)
-            if spec.fixed:
-                base = {"path": spec.path, "weights": hash_tensors(network.weights())}
-            optimizer = AdamW(network.own_parameters(), self._config) if spec.trainable else None
             facts = None
             if config.microbatch_memory is not None:
                 facts = facts_of(network.config, value_head=spec.value_head)
-            self._models[name] = Held(network, optimizer, facts, base, fixed=spec.fixed)
+            self._models[name] = Held(network, None, facts, base, fixed=spec.fixed)
             self._most_tokens(self._models[name], Batch(groups=()), backward=spec.trainable)
+        self._cut_models()
+        for name, held in self._models.items():
+            if models[name].fixed:
+                held.base = {"path": models[name].path, "weights": hash_tensors(held.network.weights())}
+            if models[name].trainable:
+                held.optimizer = AdamW(held.network.own_parameters(), config)
 
     def score(self, model: str, batch: Batch, want: frozenset[Want]) -> tuple[Column, ...]:
         """Per-token Columns, float32, in the order logprobs, entropy, values; 0 where nothing was written."""
@@ -102,11 +126,18 @@ class TorchBackend:
         }
         most = self._most_tokens(self._held(model), batch, backward=False)
         with torch.no_grad():
-            for pack in microbatches(batch, most, self._device):
+            for pack, idle in self._evened(microbatches(batch, most, self._device, share=self._cut_of_rows)):
+                if idle:
+                    self._hidden(network, pack)
+                    continue
                 places = pack.flat_N.cpu().numpy()
                 for name, tensor in self._says(network, self._hidden(network, pack), pack).items():
                     if name in columns:
                         columns[name][places] = tensor.cpu().numpy()
+        network.release()
+        if self._ranks is not None:
+            # What others have computed is 0 here.
+            columns = {name: self._ranks.add(self._send(values)).cpu().numpy() for name, values in columns.items()}
         return tuple(Column.per_token(name, batch, values) for name, values in columns.items())
 
     def accumulate(self, model: str, batch: Batch, columns: tuple[Column, ...], loss: LossRef) -> Metrics:
@@ -121,7 +152,11 @@ class TorchBackend:
         teachers = [self._held(name).network for name in loss.teachers]
         parts: list[Metrics] = []
         most = self._most_tokens(held, batch, backward=True)
-        for pack in microbatches(batch, most, self._device, loss.unit):
+        packs = microbatches(batch, most, self._device, loss.unit, self._cut_of_rows)
+        for pack, idle in self._evened(packs, held.network):
+            if idle:
+                _go_back(self._says(held.network, self._idle_hidden(held.network, pack, teachers), pack))
+                continue
             tokens = self._tokens(held.network, pack, given, teachers)
             out = function(tokens if loss.unit == "group" else replace(tokens, groups_R=None))
             parts.append(out.metrics)
@@ -130,6 +165,14 @@ class TorchBackend:
                 out.total.backward()
             else:
                 held.failure = f"the loss of a micro-batch is {total}"
+                if self._ranks is not None:
+                    _go_back({"logprobs": tokens.logprobs_N, "values": tokens.values_N})
+        if self._ranks is not None:
+            for network in (held.network, *teachers):
+                network.release()
+            said = self._ranks.gather((merge_metrics(parts), held.failure))
+            parts = [metrics for metrics, _ in said]
+            held.failure = next((failure for _, failure in said if failure is not None), None)
         return with_ess(merge_metrics(parts))
 
     def update(self, model: str, lr: float) -> UpdateReport:
@@ -142,9 +185,10 @@ class TorchBackend:
         assert held.optimizer is not None
         assert "optimizer" not in self._away, "the optimizer's state is released: set_memory('awake')"
         parameters = held.optimizer.parameters
-        grads = [p.grad for p in parameters.values() if p.grad is not None]
+        grads = [local_of(p.grad) for p in parameters.values() if p.grad is not None]
         metrics = {"lr": Metric("mean", lr)}
-        norm = torch.nn.utils.get_total_norm(grads) if grads else torch.zeros(())
+        norm_of = torch.nn.utils.get_total_norm if self._ranks is None else self._ranks.norm
+        norm = norm_of(grads) if grads else torch.zeros(())
         value = norm.item()
         if held.failure is None and not grads:
             held.failure = "there is no gradient: no token of the batch was written by the policy"
@@ -154,21 +198,25 @@ class TorchBackend:
         if skipped is None:
             metrics["grad_norm"] = Metric("mean", value)
             if value > self._config.max_grad_norm:
-                torch.nn.utils.clip_grads_with_norm_(parameters.values(), self._config.max_grad_norm, norm)
+                # As torch.nn.utils.clip_grads_with_norm_, which takes no shards.
+                torch._foreach_mul_(grads, self._config.max_grad_norm / (norm + 1e-6))  # pyright: ignore[reportPrivateImportUsage]
             held.optimizer.step(lr)
         _clear_gradients(parameters)
         return UpdateReport(model=model, metrics=metrics, skipped=skipped)
 
     def tensors(self, model: str) -> Iterator[NamedTensor]:
-        """Every weight by Hugging Face name in a fixed order; ``lm_head.weight`` is there even if it is tied."""
+        """Every weight by Hugging Face name in a fixed order; ``lm_head.weight`` is there even if it is tied.
+
+        Of a Model in shards one at a time is whole, on every rank, and gone when the next one is asked for.
+        """
         for name, tensor in self._held(model).network.published():
-            yield NamedTensor(name=name, data=tensor.detach())
+            yield NamedTensor(name=name, data=whole_of(tensor))
 
     def gradients(self, model: str) -> Iterator[NamedTensor]:
         """What is accumulated since the last update, by name, tied weights once: to look at and to compare."""
         for name, parameter in self._held(model).network.own_parameters().items():
             if parameter.grad is not None:
-                yield NamedTensor(name=name, data=parameter.grad.detach())
+                yield NamedTensor(name=name, data=whole_of(parameter.grad))
 
     def weights_hash(self, model: str) -> str:
         """A hash over the weights' names, types, shapes and bytes: equal for runs that went the same way."""
@@ -187,7 +235,7 @@ class TorchBackend:
                 )
         with torch.no_grad():
             for name, parameter in wanted.items():
-                parameter.copy_(weights[name])
+                local_of(parameter).copy_(local_of(weights[name]))
 
     def reset_optimizer(self, model: str) -> None:
         """Forget AdamW's moments and step counts, and any gradient."""
@@ -201,11 +249,13 @@ class TorchBackend:
         """What writes ``<model>.safetensors``, and ``<model>.optimizer.safetensors`` and ``.json`` where it is trained.
 
         Of a Model with adapters these are the adapters, and ``<model>.base.json`` says by a hash what they stand on; of
-        a fixed Model there is that file alone. What has been released is read from where it lies.
+        a fixed Model there is that file alone. What has been released is read from where it lies. Ranks that hold
+        shards write files of their own (``stored``), and any number of ranks reads them.
         """
-        states = [
-            held.state(name, self._lies("weights"), self._lies("optimizer")) for name, held in self._models.items()
-        ]
+        lying = self._lies("weights"), self._lies("optimizer")
+        states = [held.state(name, *lying, self._cut) for name, held in self._models.items()]
+        if self._ranks is not None and not self._ranks.writes:
+            states = []
         if copy:
             states = [state.copied() for state in states]
 
@@ -217,8 +267,11 @@ class TorchBackend:
 
     def set_memory(self, level: TrainMemory) -> None:
         """Put optimizer state, or weights as well, where ``offload.to`` says, or take them back."""
-        for part, tensors in (("optimizer", moments_of), ("weights", weights_of)):
+        weights = weights_of if self._ranks is None else self._nothing
+        for part, tensors in (("optimizer", moments_of), ("weights", weights)):
             away = level == "weights_released" or (level == "optimizer_released" and part == "optimizer")
+            if part == "weights" and away == (part not in self._away):
+                self._put_shards(torch.device("cpu") if away else self._device)
             if away and part not in self._away:
                 shelf = self._away[part] = Shelf(self._offload_to)
                 try:
@@ -238,15 +291,14 @@ class TorchBackend:
                 assert held.base is not None
                 check_fixed(name, held.base, path / f"{name}.base.json")
                 continue
-            file = path / f"{name}.safetensors"
-            if not file.is_file():
+            if not is_stored(path, name):
                 raise StoreError(f"the checkpoint {str(path)!r} has no weights of Model {name!r}. Take another one.")
-            load_model(held.network, file)
+            load_model(held.network, path, name, self._cut)
             if held.base is not None:
                 check_base(held.base, path / f"{name}.base.json")
             if held.optimizer is not None:
                 self.reset_optimizer(name)
-                load_optimizer(held.optimizer, path / f"{name}.optimizer.safetensors")
+                load_optimizer(held.optimizer, path, name, self._cut)
 
     def export(self, model: str, path: Path) -> None:
         """Write ``config.json`` and ``model.safetensors`` into ``path``, which is made if it is missing.
@@ -254,11 +306,13 @@ class TorchBackend:
         Adapters are merged, or written alone as peft reads them if ``lora.export`` says so.
         """
         network, spec = self._held(model).network, self._specs[model]
+        network.release()
+        writes = self._ranks is None or self._ranks.rank == 0
         if network.adapter is not None and spec.lora is not None and spec.lora.export == "adapter":
             origin = spec.origin or BaseOrigin(name=spec.path)
-            export_adapter(network, network.adapter, spec.lora, origin, path)
+            export_adapter(network, network.adapter, spec.lora, origin, path, writes=writes)
         else:
-            export_folder(network, path)
+            export_folder(network, path, writes=writes)
 
     def close(self) -> None:
         """Free every Model. Idempotent."""
@@ -266,6 +320,16 @@ class TorchBackend:
         self._away.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _put_shards(self, device: torch.device) -> None:
+        """Of Models that are cut, which keep what they gather beside what they hold, and know how to move both."""
+        for held in self._models.values() if self._ranks is not None else ():
+            held.network.put_shards(device)
+
+    @staticmethod
+    def _nothing(models: Mapping[str, Held]) -> dict[tuple[str, str], Tensor]:
+        """Shards move by themselves."""
+        return {}
 
     def _lies(self, part: str) -> Mapping[tuple[str, str], Tensor]:
         """What has been released of it, and where it is read."""
@@ -282,7 +346,7 @@ class TorchBackend:
             activation_checkpointing=self._config.activation_checkpointing,
         )
         if spec.lora is None:
-            return build(spec), None
+            return build(spec, later=self._ranks is not None), None
         frozen = not spec.trainable and not spec.value_head
         if frozen and name != "policy" and policy is not None and (policy.path, policy.lora) == (spec.path, spec.lora):
             held = self._models["policy"]
@@ -291,6 +355,34 @@ class TorchBackend:
         base = build(replace(spec, trainable=False))
         known = {"weights": hash_tensors(base.trunk_weights()), "alpha": spec.lora.alpha}
         return base.with_adapters(name, spec.lora, seed=own_seed, trained=spec.trainable), known
+
+    def _cut_models(self) -> None:
+        """Every base once, with all adapters that stand on it."""
+        done: list[Network] = []
+        for held in self._models.values() if self._ranks is not None else ():
+            assert self._ranks is not None
+            if not any(held.network.stands_on(other) for other in done):
+                held.network.cut(self._ranks)
+                done.append(held.network)
+
+    @property
+    def _cut_of_rows(self) -> Cut:
+        """This rank among those that share out rows: copies do as well as shards."""
+        return WHOLE if self._ranks is None else Cut(place=self._ranks.rank, parts=self._ranks.size)
+
+    def _evened(self, packs: Microbatches, learns: Network | None = None) -> Iterator[tuple[Pack, bool]]:
+        """The packs, and then as many idle ones as make every rank compute equally often. Of a Model that ``learns``
+        gradients are summed over copies in the last backward pass alone."""
+        # Asked before the first one: ranks wait for each other in every forward pass.
+        most = len(packs) if self._ranks is None else self._ranks.most(len(packs))
+        idle = (idle_pack(self._device) for _ in range(most - len(packs)))
+        for number, pack in enumerate(chain(packs, idle), 1):
+            if self._ranks is not None and learns is not None:
+                learns.sum_over_copies(now=number == most)
+            yield pack, number > len(packs)
+
+    def _send(self, values: Array) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
 
     def _most_tokens(self, held: Held, batch: Batch, *, backward: bool) -> int:
         """Of a micro-batch of ``batch``. ConfigError if ``microbatch_memory`` is too little for any."""
@@ -309,6 +401,13 @@ class TorchBackend:
         hidden_N = gather_rows(hidden_P, pack.source)
         low = (self._config.head_dtype or self._config.dtype) == "bfloat16"
         return hidden_N.bfloat16() if low and not network.has_values else hidden_N
+
+    def _idle_hidden(self, network: Network, pack: Pack, teachers: Sequence[Network]) -> Tensor:
+        """As ``_tokens`` computes them, of every Model in turn."""
+        with torch.no_grad():
+            for teacher in teachers:
+                self._hidden(teacher, pack)
+        return self._hidden(network, pack)
 
     def _says(self, network: Network, hidden_N: Tensor, pack: Pack) -> dict[str, Tensor]:
         """What ``network`` says about these tokens: values, or logprobs and entropy, [N] float32."""
@@ -380,6 +479,12 @@ class TorchBackend:
         if held.optimizer is None:
             raise ConfigError(f"Model {model!r} is frozen and cannot be trained. Train another, or make it trainable.")
         return held
+
+
+def _go_back(said: Mapping[str, Tensor | None]) -> None:
+    """A backward pass that adds exactly 0 to every gradient."""
+    outputs = [tensor for tensor in (said.get("logprobs"), said.get("values")) if tensor is not None]
+    torch.autograd.backward(outputs, [torch.zeros_like(tensor) for tensor in outputs])
 
 
 def _clear_gradients(parameters: Mapping[str, Parameter]) -> None:

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from stretto.backends.torch.models import Network
 from stretto.backends.torch.optimizer import AdamW
+from stretto.backends.torch.ranks import WHOLE, Cut
+from stretto.backends.torch.shards import local_of
 from stretto.backends.torch.state import ModelState
 from stretto.plan import ModelFacts
 from stretto.types import Json
@@ -30,17 +32,24 @@ class Held:
     fixed: bool = False
 
     def state(
-        self, name: str, weights: Mapping[tuple[str, str], Tensor], moments: Mapping[tuple[str, str], Tensor]
+        self,
+        name: str,
+        weights: Mapping[tuple[str, str], Tensor],
+        moments: Mapping[tuple[str, str], Tensor],
+        cut: Cut = WHOLE,
     ) -> ModelState:
-        """What a checkpoint holds of it as Model ``name``; ``weights`` and ``moments`` are where released ones lie."""
+        """What a checkpoint holds of it as Model ``name``; ``weights`` and ``moments`` are where released ones lie.
+        Of a Model that is ``cut``: this rank's part."""
         own, optimizer = self.network.own_parameters(), self.optimizer
         return ModelState(
             name=name,
-            weights=None if self.fixed else {key: weights.get((name, key), p.detach()) for key, p in own.items()},
+            weights=None if self.fixed else {key: weights.get((name, key), local_of(p)) for key, p in own.items()},
             moments=None if optimizer is None else {k: moments.get((name, k), t) for k, t in optimizer.state().items()},
             kind="" if optimizer is None else optimizer.kind,
             steps={} if optimizer is None else optimizer.steps(),
             base=self.base,
+            cut=cut,
+            shapes={key: tuple(p.shape) for key, p in own.items()},
         )
 
 

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from stretto.backends.torch.parts import Parts
+from stretto.backends.torch.ranks import WHOLE, Cut
+from stretto.backends.torch.shards import is_cut, local_of
 from stretto.errors import DataError
 
 __all__ = ["check_fit", "load_weights"]
@@ -17,28 +20,31 @@ _COMPUTED = ("rotary_emb.inv_freq",)
 """Ends of names that old checkpoints hold and every release computes again."""
 
 
-def load_weights(parts: Parts, path: str, folder: Path) -> None:
+def load_weights(parts: Parts, path: str, folder: Path, cut: Cut = WHOLE) -> None:
     """Fill ``parts`` from ``folder``. DataError names a tensor that is missing, unexpected or of another shape.
 
+    Of a Model that is ``cut`` no more is read than this rank's rows.
     A trunk that was saved alone, its names without the trunk's prefix, is read too if the head is tied.
     """
     whole = nn.ModuleDict({parts.trunk_name: parts.trunk, parts.head_name: parts.head})
     wanted = dict(whole.named_parameters(remove_duplicate=False))
     head, prefix = f"{parts.head_name}.weight", f"{parts.trunk_name}."
-    embedding = next(name for name, p in wanted.items() if p is parts.head.weight) if parts.tied else None
+    embedding = f"{prefix}embed_tokens.weight" if parts.tied else None
     done, odd = set[str](), {"unexpected": list[str](), "mismatched": list[str]()}
     try:
         with torch.no_grad():
-            for name, tensor in _stored(folder):
+            for name, stored in _stored(folder):
                 own = name if name in wanted or name.startswith(prefix) else prefix + name
                 if own not in wanted:
                     odd["unexpected"].append(name)
-                elif wanted[own].shape != tensor.shape:
+                elif list(wanted[own].shape) != stored.get_shape():
                     odd["mismatched"].append(name)
+                elif wanted[own].is_meta:
+                    pass  # the head of a Model that has another in its place
                 elif parts.tied and own in (head, embedding) and {head, embedding} & done:
-                    _check_equal(wanted[own], tensor, path)
+                    _check_equal(wanted[own], _rows(stored, wanted[own], cut), path)
                 else:
-                    wanted[own].copy_(tensor)
+                    local_of(wanted[own]).copy_(_rows(stored, wanted[own], cut))
                 done.add(own)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise DataError(f"the model in {path!r} cannot be loaded: {error}") from error
@@ -57,13 +63,19 @@ def check_fit(path: str, odd: Mapping[str, Collection[str]]) -> None:
             )
 
 
-def _stored(folder: Path) -> Iterator[tuple[str, Tensor]]:
+def _rows(stored: Any, into: Tensor, cut: Cut) -> Tensor:
+    """What ``into`` holds of a tensor."""
+    start, stop = (cut if is_cut(into) else WHOLE).rows(into.shape[0])
+    return stored[start:stop]
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, Any]]:
     """The tensors of ``model.safetensors``, or of the files that its index names, in a fixed order."""
     for file in _files(folder):
         with safe_open(file, framework="pt") as stored:
             for name in sorted(stored.keys()):
                 if not name.endswith(_COMPUTED):
-                    yield name, stored.get_tensor(name)
+                    yield name, stored.get_slice(name)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -82,7 +94,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _check_equal(held: Tensor, tensor: Tensor, path: str) -> None:
-    if not torch.equal(held, tensor.to(held.dtype)):
+    if not torch.equal(local_of(held), tensor.to(device=held.device, dtype=held.dtype)):
         raise DataError(
             f"the config.json in {path!r} ties the head to the embedding, and its weights hold two that differ. "
             "Set tie_word_embeddings to false there."

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from stretto.backends.torch.decoder import decoder_parts
+from stretto.backends.torch.shards import whole_of
 from stretto.config.models import LoraConfig
 from stretto.errors import ConfigError, StoreError, nearest
 from stretto.families.decoder import own_decoder
@@ -133,8 +134,12 @@ def merged_weights(network: nn.Module, adapter: str) -> Iterator[tuple[str, Tens
             yield f"{owner}.{kind}", parameter.detach()
 
 
-def export_adapter(network: nn.Module, adapter: str, lora: LoraConfig, base: BaseOrigin, folder: Path) -> None:
-    """Write ``adapter_config.json`` and ``adapter_model.safetensors`` as peft loads them. StoreError with the cause."""
+def export_adapter(
+    network: nn.Module, adapter: str, lora: LoraConfig, base: BaseOrigin, folder: Path, *, writes: bool = True
+) -> None:
+    """Write ``adapter_config.json`` and ``adapter_model.safetensors`` as peft loads them. StoreError with the cause.
+
+    Of several ranks one ``writes``, and every one gives its shards."""
     full = [name for name, module in network.named_modules() if hasattr(module, "lora_A")]
     targets = sorted({name.rpartition(".")[2] for name in full}) if lora.targets == "auto" else list(lora.targets)
     config = _peft_config(network, targets, lora)
@@ -142,8 +147,10 @@ def export_adapter(network: nn.Module, adapter: str, lora: LoraConfig, base: Bas
     config.task_type, config.inference_mode = "CAUSAL_LM", True
     config.target_modules = targets  # peft has made a set of them, whose order varies from process to process
     tensors = {
-        f"base_model.model.{name}": p.detach().cpu().contiguous() for name, p in adapter_parameters(network, adapter)
+        f"base_model.model.{name}": whole_of(p).cpu().contiguous() for name, p in adapter_parameters(network, adapter)
     }
+    if not writes:
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config.save_pretrained(str(folder))

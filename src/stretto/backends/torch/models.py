@@ -4,8 +4,9 @@ Owns construction and names; a Model's tensors carry their Hugging Face names. S
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -24,11 +25,13 @@ from stretto.backends.torch.lora import (
 )
 from stretto.backends.torch.packing import Pack
 from stretto.backends.torch.parts import Parts
+from stretto.backends.torch.ranks import Cut, Ranks
 from stretto.backends.torch.recompute import recompute_layers
+from stretto.backends.torch.shards import cut_root, local_of, release_root, sum_over_copies
 from stretto.config.models import LoraConfig
 from stretto.data.locations import folder_of
 from stretto.errors import ConfigError
-from stretto.families.decoder import own_decoder
+from stretto.families.decoder import DecoderSpec, own_decoder
 from stretto.types import Json
 
 __all__ = ["ModelSpec", "Network", "build_network"]
@@ -51,6 +54,19 @@ class ModelSpec:
     origin: BaseOrigin | None = None
 
 
+class _Root(nn.Module):
+    """Trunk and head as one module that computes states: what is cut into shards, by whatever name a Model calls it."""
+
+    def __init__(self, trunk: nn.Module, head: nn.Module, parts: Parts) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+        self.layers_of_trunk = parts.layers
+        self._run = parts.run
+
+    def forward(self, pack: Pack) -> Tensor:
+        return self._run(self.trunk, pack)
+
+
 class Network(nn.Module):
     """The parts of a causal model under their own names: a trunk, and its head or a value head in place of it."""
 
@@ -60,9 +76,10 @@ class Network(nn.Module):
         self.adapter: str | None = None
         self.trains_adapter = False
         self._own: Mapping[str, nn.Parameter] | None = None
+        self.fill: Callable[[Cut], None] | None = None
         self.tied = parts.tied and not value_head
         self.logits = parts.logits
-        self._run, self._trunk, self._head = parts.run, parts.trunk_name, parts.head_name
+        self._trunk, self._head = parts.trunk_name, parts.head_name
         self.add_module(parts.trunk_name, parts.trunk)
         if not value_head:
             self.add_module(parts.head_name, parts.head)
@@ -70,6 +87,8 @@ class Network(nn.Module):
             self.value_head = UnfilledLinear(parts.head.in_features, 1, bias=False)
             with torch.no_grad():
                 self.value_head.weight.zero_()
+        # In a tuple, for torch would name its parameters a second time.
+        self._root = (_Root(parts.trunk, self.value_head if value_head else parts.head, parts),)
 
     @property
     def head(self) -> nn.Linear:
@@ -84,12 +103,43 @@ class Network(nn.Module):
     def hidden(self, pack: Pack) -> Tensor:
         """The states of the tokens that predict a written one, after the last norm, [P, C]."""
         if self.adapter is not None:
+            # Which weights have gradients is told to shards, and passed on when they are gathered.
+            self.release()
             activate(self, self.adapter, trained=self.trains_adapter)
-        return self._run(getattr(self, self._trunk), pack)
+        return self._root[0](pack)
+
+    def cut(self, ranks: Ranks) -> None:
+        """Keep this rank's shard of every weight from here on. Once for all views of a base, and after the last one.
+        One without memory for its weights gets what its shards take, and they are read."""
+        cut_root(self._root[0], self._root[0].layers_of_trunk, ranks)
+        self._own = None
+        if self.fill is not None:
+            self._root[0].to_empty(device=ranks.device)
+            self.fill(ranks.cut)
+            if self.has_values:
+                local_of(self.value_head.weight).zero_()
+
+    def release(self) -> None:
+        """Let go of weights that were gathered to compute with. Nothing where they are not cut."""
+        release_root(self._root[0])
+
+    def put_shards(self, device: torch.device) -> None:
+        """Move what this rank holds; parameters stay the same objects."""
+        self.release()
+        self._root[0].to(device)
+
+    def sum_over_copies(self, *, now: bool) -> None:
+        """Whether the next backward passes sum gradients over copies too."""
+        sum_over_copies(self._root[0], now=now)
+
+    def stands_on(self, other: "Network") -> bool:
+        """Whether both are views of one base."""
+        return self._root[0] is other._root[0]
 
     def own_parameters(self) -> Mapping[str, nn.Parameter]:
         """What training changes and a checkpoint holds: all weights, tied ones once, or the adapters and value head."""
         if self._own is None:
+            self.release()
             # torch walks over all modules to list them, and every step asks.
             if self.adapter is None:
                 self._own = dict(self.named_parameters())
@@ -100,6 +150,7 @@ class Network(nn.Module):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight by name in a fixed order, tied ones once, adapters merged one tensor at a time."""
+        self.release()
         yield from self.own_parameters().items() if self.adapter is None else merged_weights(self, self.adapter)
 
     def trunk_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -137,18 +188,23 @@ class Network(nn.Module):
 
 
 def build_network(
-    spec: ModelSpec, *, seed: int, device: torch.device, activation_checkpointing: bool = False
+    spec: ModelSpec, *, seed: int, device: torch.device, activation_checkpointing: bool = False, later: bool = False
 ) -> Network:
     """The Model of ``spec``, float32, in evaluation mode (no dropout). No global random state is read or changed.
 
     Initial weights that are not loaded depend on ``seed`` alone, so all Models of one path start equal. A value head
     starts at zero. DataError names a folder's missing config, weights or tensors. A family that Stretto has no forward
     of its own for is looked at and tried before it is believed. With ``activation_checkpointing`` layers are computed
-    again in the backward pass; ConfigError for a family of which they are not known.
+    again in the backward pass; ConfigError for a family of which they are not known. ``later``: weights are read when
+    the Model is ``cut``, if Stretto computes it and it comes from a folder, so that no rank ever holds all of them.
     """
     config = load_hf_config(spec.path)
-    parts = _own_parts(config, spec.path, seed)
-    if parts is None:
+    own = own_decoder(config)
+    folder = folder_of(spec.path)
+    later = later and own is not None and folder is not None
+    if own is not None:
+        parts = _own_parts(own, config, spec.path, "meta" if later else "cpu", seed)
+    else:
         # transformers takes seconds to import: the usual families do without.
         from stretto.backends.torch.hugging_face import load_tried
 
@@ -160,22 +216,25 @@ def build_network(
                 f"({config.get('model_type')}) has no layers that are known to be computed again. Set it to false."
             )
         recompute_layers(parts.layers)
-    with torch.device("cpu"):
+    with torch.device("meta" if later else "cpu"):
         network = Network(parts, value_head=spec.value_head)
     network.config = copy.deepcopy(dict(config))
     network.requires_grad_(spec.trainable)
+    if later:
+        assert folder is not None
+        network.fill = partial(load_weights, parts, spec.path, folder)
+        return network.eval()
     return network.eval().to(device)
 
 
-def _own_parts(config: Mapping[str, Json], path: str, seed: int) -> Parts | None:
-    """The Model that Stretto computes itself, its weights loaded or drawn; None for other families."""
-    decoder = own_decoder(config)
-    if decoder is None:
-        return None
+def _own_parts(decoder: DecoderSpec, config: Mapping[str, Json], path: str, device: str, seed: int) -> Parts:
+    """The Model that Stretto computes itself, its weights loaded or drawn, or with ``meta`` neither yet."""
     folder, padding = folder_of(path), config.get("pad_token_id")
     if folder is not None:
         check_weights(path)
-    parts = decoder_parts(decoder)
+    parts = decoder_parts(decoder, device)
+    if device == "meta":
+        return parts
     if folder is None:
         fill_from_seed(parts, decoder, padding if isinstance(padding, int) else None, seed)
     else:

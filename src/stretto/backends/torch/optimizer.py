@@ -1,7 +1,8 @@
 """AdamW over named parameters: its moments by name, in float32 or 8 bits, its arithmetic torch's fused kernel.
 
 ``torch.optim.AdamW`` would compute the same; asking it for an object loads torch's compiler, which takes longer than
-everything else that a run loads. Owns moments and counts of steps; no gradients, no files.
+everything else that a run loads. Of weights that are cut over ranks it moves this rank's shards. Owns moments and
+counts of steps; no gradients, no files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stretto.backends.torch.quantised import BLOCK, Quantised
+from stretto.backends.torch.shards import local_of
 from stretto.config.backends import TorchBackendConfig
 
 __all__ = ["AdamW", "Moments"]
@@ -89,7 +91,8 @@ class AdamW:
         parameter = self.parameters[name]
         step = torch.zeros((), dtype=torch.float32, device=parameter.device)
         if self._config.optimizer == "adamw" or parameter.numel() < SMALL:
-            return Moments(exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter), step=step)
+            own = local_of(parameter)
+            return Moments(exp_avg=torch.zeros_like(own), exp_avg_sq=torch.zeros_like(own), step=step)
         first, second = (
             Quantised.zeros(parameter.numel(), signed=signed, device=parameter.device) for signed in (True, False)
         )
@@ -105,7 +108,7 @@ class AdamW:
                 case Quantised() as first, Quantised() as second:
                     self._move_quantised(parameter, grad, (first, second), held.step, (lr, weight_decay))
                 case Tensor() as first, Tensor() as second:
-                    plain.append((parameter, grad, first, second, held.step))
+                    plain.append((local_of(parameter), local_of(grad), first, second, held.step))
         if plain:
             self._kernel(plain, lr, weight_decay)
 

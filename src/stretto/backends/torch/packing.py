@@ -8,7 +8,7 @@ one copy. Every trajectory attends to it as to its own (``layout``), so sharing 
 Shapes: M tokens of the packed row, N written tokens of the micro-batch, predicted from P of the M.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stretto.backends.torch.layout import AttentionLayout, GatherIndex, Pieces, gather_index
-from stretto.backends.torch.planning import RowSizes, plan_packs
+from stretto.backends.torch.planning import RowSizes, plan_packs, share_rows
+from stretto.backends.torch.ranks import WHOLE, Cut
 from stretto.errors import DataError
-from stretto.types import Batch
+from stretto.types import Batch, Group, Key, Prompt, Span, Trajectory
 
-__all__ = ["Pack", "microbatches"]
+__all__ = ["Microbatches", "Pack", "idle_pack", "microbatches"]
 
 Places = NDArray[np.int64]
 
@@ -64,13 +65,29 @@ class _Rows:
     inverse_temperature_B: NDArray[np.float32]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Microbatches:
+    """Packs, each made when its turn comes; how many there are is known before."""
+
+    _rows: _Rows
+    _chosen: Sequence[Places]
+    _device: torch.device
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __iter__(self) -> Iterator[Pack]:
+        return (_pack(self._rows, chosen, self._device) for chosen in self._chosen)
+
+
 def microbatches(
-    batch: Batch, budget: int, device: torch.device, unit: Literal["row", "group"] = "row"
-) -> Iterator[Pack]:
+    batch: Batch, budget: int, device: torch.device, unit: Literal["row", "group"] = "row", share: Cut = WHOLE
+) -> Microbatches:
     """Cut ``batch`` in key order into packs of at most ``budget`` computed tokens; what is longer goes alone.
 
     A group is cut only where it is over the budget, and not at all for ``unit`` "group". Trajectories without a written
-    token are left out. One that begins with a written token is a DataError.
+    token are left out. One that begins with a written token is a DataError. ``share``: the ranks among which rows are
+    shared out, and whose packs these are.
     """
     rows = _facts(batch)
     there = np.flatnonzero(rows.lasts_B >= 0)
@@ -80,8 +97,27 @@ def microbatches(
         prompt_tokens_B=rows.firsts_B[there],
         own_tokens_B=(rows.lasts_B - rows.firsts_B)[there],
     )
-    for chosen in plan_packs(sizes, budget, whole=unit == "group"):
-        yield _pack(rows, there[chosen], device)
+    whole = unit == "group"
+    if share.parts > 1:
+        mine = np.asarray(share_rows(sizes, share.parts, whole=whole)[share.place], np.int64)
+        sizes, there = sizes.of(mine), there[mine]
+    return Microbatches(rows, [there[chosen] for chosen in plan_packs(sizes, budget, whole=whole)], device)
+
+
+def idle_pack(device: torch.device) -> Pack:
+    """Two tokens, for a rank that has to compute something because others do."""
+    trajectory = Trajectory(
+        key=Key(0, 0),
+        token_ids_T=np.zeros(2, np.int32),
+        mask_T=np.array([0, 1], np.uint8),
+        logprobs_T=np.zeros(2, np.float32),
+        versions=(Span(0, 1),),
+        finish="length",
+        temperature=1.0,
+    )
+    prompt = Prompt(uid="idle", text="", token_ids=trajectory.token_ids_T[:1])
+    (pack,) = microbatches(Batch(groups=(Group(draw=0, prompt=prompt, trajectories=(trajectory,)),)), 2, device)
+    return pack
 
 
 def _facts(batch: Batch) -> _Rows:

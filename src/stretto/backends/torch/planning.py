@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RowSizes", "plan_packs"]
+from stretto.data.balance import partition
+
+__all__ = ["RowSizes", "plan_packs", "share_rows"]
 
 Numbers = NDArray[np.int64]
 
@@ -24,6 +26,15 @@ class RowSizes:
     prompts_B: Numbers
     prompt_tokens_B: Numbers
     own_tokens_B: Numbers
+
+    def of(self, rows: Numbers) -> "RowSizes":
+        """Of these rows alone."""
+        return RowSizes(
+            groups_B=self.groups_B[rows],
+            prompts_B=self.prompts_B[rows],
+            prompt_tokens_B=self.prompt_tokens_B[rows],
+            own_tokens_B=self.own_tokens_B[rows],
+        )
 
 
 def plan_packs(sizes: RowSizes, budget: int, *, whole: bool = False) -> list[list[int]]:
@@ -47,6 +58,19 @@ def plan_packs(sizes: RowSizes, budget: int, *, whole: bool = False) -> list[lis
             else:
                 packs, high = tried, middle
     return [[row for unit in pack for row in unit.rows] for pack in packs]
+
+
+def share_rows(sizes: RowSizes, parts: int, *, whole: bool = False) -> list[list[int]]:
+    """The rows, in order, that each of ``parts`` ranks computes: about equally many tokens. Some may get none.
+
+    Groups are shared out whole, or rows where there are fewer groups than ranks (never with ``whole``).
+    """
+    units = list(_units(sizes, 0, whole=True))
+    if len(units) < parts and not whole:
+        units = list(_units(sizes, -1, whole=False))
+    shares = partition([unit.cost for unit in units], min(parts, len(units))) if units else []
+    shares += [[] for _ in range(parts - len(shares))]
+    return [[row for place in share for row in units[place].rows] for share in shares]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,10 +2,12 @@
 
 One file per Model and kind (``policy.safetensors``, ``policy.optimizer.safetensors``), so that a store can link the
 files of frozen Models that did not change. No metadata: safetensors writes several keys in a varying order.
+
+Ranks that hold shards write a file each (``policy.0of4.safetensors``) and an index beside them, ``stored`` says how.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -13,11 +15,14 @@ from typing import cast
 import torch
 import xxhash
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from stretto.backends.torch.models import Network
 from stretto.backends.torch.optimizer import AdamW
+from stretto.backends.torch.ranks import WHOLE, Cut
+from stretto.backends.torch.shards import local_of, whole_of
+from stretto.backends.torch.stored import Stored, index_file, index_of, part_file
 from stretto.errors import StoreError
 from stretto.types import Json
 
@@ -33,18 +38,21 @@ __all__ = [
 
 
 def hash_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """The 128-bit xxh3 (hex) of names, types, shapes and bytes in name order."""
+    """The 128-bit xxh3 (hex) of names, types, shapes and bytes in name order. Shards are gathered one by one."""
     digest = xxhash.xxh3_128()
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(whole_of(tensor).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ModelState:
     """What a checkpoint holds of one Model: weights (tied ones once, None of a fixed one), moments with their kind and
-    each parameter's count of steps (None where it is not trained), and what it knows of weights it does not hold."""
+    each parameter's count of steps (None where it is not trained), and what it knows of weights it does not hold.
+
+    ``cut``: which part of them it is. ``shapes`` are those of the whole weights.
+    """
 
     name: str
     weights: Mapping[str, Tensor] | None
@@ -52,6 +60,8 @@ class ModelState:
     kind: str
     steps: Mapping[str, int]
     base: Mapping[str, Json] | None
+    cut: Cut
+    shapes: Mapping[str, Sequence[int]]
 
     def copied(self) -> "ModelState":
         """With memory of its own, on the host: what changes the Model changes it no more."""
@@ -60,50 +70,61 @@ class ModelState:
     def write(self, folder: Path) -> None:
         """Write its files. StoreError with the cause."""
         if self.weights is not None:
-            _write(self.weights, folder / f"{self.name}.safetensors")
-        if self.base is not None:
+            self._write_tensors(self.weights, folder, self.name, self.shapes)
+        if self.base is not None and self.cut.place == 0:
             _write_json(self.base, folder / f"{self.name}.base.json")
         if self.moments is not None:
-            file = folder / f"{self.name}.optimizer.safetensors"
-            _write(self.moments, file)
-            _write_json({"optimizer": self.kind, "steps": self.steps}, file.with_suffix(".json"))
+            stem = f"{self.name}.optimizer"
+            shapes = {key: self.shapes[key.partition(".")[2]] for key in self.moments if self.cut.parts > 1}
+            self._write_tensors(self.moments, folder, stem, shapes)
+            if self.cut.place == 0:
+                _write_json({"optimizer": self.kind, "steps": self.steps}, folder / f"{stem}.json")
+
+    def _write_tensors(
+        self, tensors: Mapping[str, Tensor], folder: Path, stem: str, shapes: Mapping[str, Sequence[int]]
+    ) -> None:
+        _write(tensors, part_file(folder, stem, self.cut))
+        if self.cut.parts > 1 and self.cut.place == 0:
+            _write_json(index_of(shapes, self.cut.parts), index_file(folder, stem))
 
 
 def _copied(tensors: Mapping[str, Tensor] | None) -> Mapping[str, Tensor] | None:
     return None if tensors is None else {name: t.to("cpu", copy=True) for name, t in tensors.items()}
 
 
-def load_model(network: Network, file: Path) -> None:
+def load_model(network: Network, folder: Path, name: str, cut: Cut = WHOLE) -> None:
     """Set the weights of ``network`` to those of ``file``. StoreError if they are not its own."""
-    stored = _read(file)
-    own = network.own_parameters()
-    if stored.keys() != own.keys() or any(stored[name].shape != p.shape for name, p in own.items()):
-        differing = sorted(stored.keys() ^ own.keys()) or [n for n, p in own.items() if stored[n].shape != p.shape]
+    stored = Stored(folder, name)
+    own = {key: tuple(p.shape) for key, p in network.own_parameters().items()}
+    if stored.shapes != own:
+        differing = sorted(stored.shapes.keys() ^ own.keys()) or [n for n in own if stored.shapes[n] != own[n]]
         raise StoreError(
-            f"{str(file)!r} holds the weights of another Model: {differing[0]!r} differs. "
+            f"{str(stored.file)!r} holds the weights of another Model: {differing[0]!r} differs. "
             "Resume with the model of the run's recipe."
         )
     with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(stored[name])
+        for key, parameter in network.own_parameters().items():
+            local_of(parameter).copy_(stored.part(key, cut))
 
 
-def load_optimizer(optimizer: AdamW, file: Path) -> None:
+def load_optimizer(optimizer: AdamW, folder: Path, name: str, cut: Cut = WHOLE) -> None:
     """Set AdamW's state to what ``ModelState`` wrote. StoreError if a part is missing, or of another kind."""
-    stored = _read(file)
-    scalars = _read_json(file.with_suffix(".json"))
+    stored = Stored(folder, f"{name}.optimizer")
+    scalars = _read_json(folder / f"{name}.optimizer.json")
     # Before there was another kind, none was written.
     kind = scalars.get("optimizer", "adamw")
     if kind != optimizer.kind:
         raise StoreError(
-            f"{str(file)!r} holds the moments of backend.optimizer={kind}, and it is {optimizer.kind} now. Set it to "
-            f"{kind} to go on from there, or start a new run."
+            f"{str(stored.file)!r} holds the moments of backend.optimizer={kind}, and it is {optimizer.kind} now. "
+            f"Set it to {kind} to go on from there, or start a new run."
         )
     try:
-        optimizer.restore(stored, cast(Mapping[str, int], scalars["steps"]))
+        optimizer.restore(
+            {key: stored.part(key, cut) for key in stored.shapes}, cast(Mapping[str, int], scalars["steps"])
+        )
     except KeyError as error:
         raise StoreError(
-            f"{str(file)!r} is not the optimizer state of this Model. Take an older checkpoint."
+            f"{str(stored.file)!r} is not the optimizer state of this Model. Take an older checkpoint."
         ) from error
 
 
@@ -133,11 +154,19 @@ def check_fixed(model: str, base: Mapping[str, Json], file: Path) -> None:
         )
 
 
-def export_folder(network: Network, folder: Path) -> None:
+def export_folder(network: Network, folder: Path, *, writes: bool = True) -> None:
     """Write ``config.json`` and ``model.safetensors`` as transformers reads them. StoreError with the cause.
 
-    A Model with a value head is written as a sequence classifier of one label, whose logit is the value.
+    A Model with a value head is written as a sequence classifier of one label, whose logit is the value. Of several
+    ranks one ``writes``, and every one gives its shards.
     """
+    weights = dict[str, Tensor]()
+    for name, parameter in network.weights():
+        whole = whole_of(parameter)
+        if writes:
+            weights[name.replace("value_head.", "score.")] = whole.cpu()
+    if not writes:
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config = {**network.config, "dtype": "float32"}
@@ -150,7 +179,6 @@ def export_folder(network: Network, folder: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StoreError(f"the export folder {str(folder)!r} cannot be written: {error}.") from error
-    weights = {name.replace("value_head.", "score."): p.detach() for name, p in network.weights()}
     _write(weights, folder / "model.safetensors", {"format": "pt"})
 
 
@@ -172,11 +200,4 @@ def _read_json(file: Path) -> Mapping[str, Json]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StoreError(f"{str(file)!r} cannot be read: {error}. Take an older checkpoint.") from error
-
-
-def _read(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
         raise StoreError(f"{str(file)!r} cannot be read: {error}. Take an older checkpoint.") from error
