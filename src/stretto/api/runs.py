@@ -256,28 +256,34 @@ def _drive(job: Job, store: RunStore, observer: Observer | None, settings: Seque
     an error event. After a worker was lost it goes on by itself, from the newest checkpoint, as often as the cluster's
     ``restarts`` allow."""
     left = job.recipe.cluster.restarts if isinstance(job.recipe.cluster, RayCluster) else 0
-    while True:
-        try:
-            _attempt(job, store, observer, settings)
-            return RunView(store.path)
-        except WorkerLost:
-            if not left:
-                raise
+    again: RunStore | None = store
+    while again is not None:
+        with again:
+            lost = _attempt(job, again, observer, settings)
+        if lost is not None and not left:
+            raise lost
         left, settings = left - 1, ()
-        store = RunStore.open(store.path, lambda checkpoint: position_after(checkpoint, job))
+        again = None if lost is None else RunStore.open(store.path, lambda checkpoint: position_after(checkpoint, job))
+    return RunView(store.path)
 
 
-def _attempt(job: Job, store: RunStore, observer: Observer | None, settings: Sequence[SettingBody]) -> None:
-    with store:
-        for setting in settings:
-            store.event(setting)
-        if observer is not None:
-            for event in RunView(store.path).all_events:
-                if event.attempt == store.attempt:
-                    observer(event)
-            store.subscribe(observer)
-        for skipped in store.found.skipped:
-            message = f"checkpoint {skipped.path.name} was passed over: {skipped.reason}"
-            store.event(ErrorBody(type="StoreError", message=message, where="resume"))
-        store.event(job.read)
+def _attempt(
+    job: Job, store: RunStore, observer: Observer | None, settings: Sequence[SettingBody]
+) -> WorkerLost | None:
+    """One attempt; that a worker was lost in it is given, anything else is raised."""
+    for setting in settings:
+        store.event(setting)
+    if observer is not None:
+        for event in RunView(store.path).all_events:
+            if event.attempt == store.attempt:
+                observer(event)
+        store.subscribe(observer)
+    for skipped in store.found.skipped:
+        message = f"checkpoint {skipped.path.name} was passed over: {skipped.reason}"
+        store.event(ErrorBody(type="StoreError", message=message, where="resume"))
+    store.event(job.read)
+    try:
         host(lambda stop: attempt(job, store, stop))
+    except WorkerLost as lost:
+        return lost
+    return None

@@ -69,8 +69,10 @@ async def open_parts(job: Job, disposer: Disposer, *, trains: bool = True) -> Pa
     for number in range(evaluation_engines(recipe) if trains else 0):
         own = open_engine(job)
         disposer.own(f"the evaluations' engine {number}", own, own.close)
-        evaluators.append(Fleet([replace(roller, engine=own)]))
+        fleet = Fleet([replace(roller, engine=own)])
+        evaluators.append(disposer.own(f"the evaluations' fleet {number}", fleet, fleet.close))
     rollers, learners = Fleet([roller]), LocalLearners(worker)
+    disposer.own("the fleet", rollers, rollers.close)
     return Parts(
         rollers=rollers,
         learners=learners,

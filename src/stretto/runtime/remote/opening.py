@@ -68,6 +68,10 @@ async def open_remote_parts(
 
     rollers = [RemoteRoller(worker, plane) for worker in workers[size : size + len(names)]]
     evaluators = [RemoteRoller(worker, plane) for worker in workers[size + len(names) :]]
+    beside_fleets: list[Fleet] = []
+    for evaluator in evaluators:
+        alone = Fleet([evaluator])
+        beside_fleets.append(disposer.own("an evaluations' fleet", alone, alone.close))
     fleet = Fleet(rollers, revive, publication.renew)
     disposer.own("the fleet", fleet, fleet.close)
     return Parts(
@@ -79,7 +83,7 @@ async def open_remote_parts(
         tokenizer=job.tokenizer,
         precision=getattr(recipe.engine, "dtype", "float32"),
         deterministic=recipe.schedule.deterministic,
-        evaluators=tuple(Fleet([evaluator]) for evaluator in evaluators),
+        evaluators=tuple(beside_fleets),
     )
 
 
