@@ -133,18 +133,29 @@ def released(ranks: Ranks | None, case: Case, folder: Path) -> tuple[list[Any], 
 
 
 def refused(ranks: Ranks | None) -> list[str]:
-    """Why 8-bit moments are."""
-    case = Case(
-        models={"policy": ModelSpec(path="builtin:tiny-llama-char")},
-        losses={},
-        batches=(),
-        config={"optimizer": "adamw8bit"},
-    )
-    try:
-        case.backend(ranks)
-    except ConfigError as error:
-        return [str(error)]
-    return []
+    """Why configs and layouts are."""
+    models = {"policy": ModelSpec(path="builtin:tiny-llama-char")}
+    device = torch.device("cpu")
+    tries: list[Callable[[], object]] = [
+        lambda: TorchBackend(models, TorchBackendConfig(optimizer="adamw8bit"), 0, ranks=ranks),
+        lambda: TorchBackend(models, TorchBackendConfig(), 0, offload_to="disk", ranks=ranks),
+        lambda: open_ranks(Layout(replicas=2, shards=3), device),
+        lambda: open_ranks(Layout(tensor=2), device),
+    ]
+    said = list[str]()
+    for each in tries:
+        try:
+            each()
+        except ConfigError as error:
+            said.append(str(error))
+    return said
+
+
+def outside(ranks: Ranks | None) -> list[Any]:
+    """Which ranks of the world are ranks of a smaller set, and that one of them alone trains as one process."""
+    some = open_ranks(Layout(), torch.device("cpu"), members=[1])
+    backend = TorchBackend({"policy": ModelSpec(path="builtin:tiny-llama-char")}, TorchBackendConfig(), 0, ranks=some)
+    return [None if some is None else (some.rank, some.size), backend.weights_hash("policy")]
 
 
 def scores(backend: TorchBackend, case: Case) -> dict[str, np.ndarray]:
