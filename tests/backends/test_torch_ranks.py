@@ -63,7 +63,11 @@ def cases(model_folders, random_batch) -> dict[str, Case]:
         "adapters": Case(models=adapted, losses=both, batches=(*sevens[:2], *few), config=small),
         "bfloat16": Case(models=alone, losses={"policy": POLICY}, batches=sevens, config=small | {"dtype": "bfloat16"}),
         "recomputed": Case(
-            models=alone, losses={"policy": POLICY}, batches=sevens, config=small | {"activation_checkpointing": True}
+            models=alone,
+            losses={"policy": POLICY},
+            batches=sevens,
+            config=small | {"activation_checkpointing": True},
+            times=2,
         ),
         "pairs": Case(
             models={"policy": ModelSpec(path=tied)},
@@ -132,6 +136,8 @@ def test_ranks_compute_what_one_process_does(told, cases, layout, case):  # pitf
                     {n: w[model][n] - start[n] for n in start} for w in (said["weights"], expected["weights"])
                 )
                 assert gap(moved, wanted) <= max(2 * most, 1e-3)
+        assert all(gap(a, b) <= most for a, b in zip(said["again"], expected["again"], strict=True))
+        assert said.get("copied") == (said["hashes"]["policy"] if "copied" in expected else None)
         for moment in ("before", "after"):
             for name, values in expected[moment].items():
                 np.testing.assert_allclose(said[moment][name], values, atol=max(most, 2e-5), err_msg=name)

@@ -111,8 +111,8 @@ def open_ranks(layout: Layout, device: torch.device, members: Sequence[int] | No
     """The ranks ``members`` of the world (None: all) in ``layout``; None in a process that is not one of them.
 
     ``torch.distributed.init_process_group`` has been called, and each process has chosen its device. Collective over
-    the whole world, members or not.
-    ConfigError for a layout of another size, or one that splits more than replicas and shards.
+    the whole world, members or not. ConfigError for a layout of another size, or one that splits more than replicas and
+    shards.
     """
     from torch.distributed.device_mesh import DeviceMesh  # takes long, and one process does without
 
