@@ -378,7 +378,8 @@ class TorchBackend:
     def _hidden(self, network: Network, pack: Pack) -> Tensor:
         """The states that predict the written tokens of ``pack`` [N, C], in the type in which a head takes them."""
         low = self._config.dtype == "bfloat16"
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=low):
+        # Kept casts would be all weights of a Model at once, and each is used once.
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=low, cache_enabled=self._ranks is None):
             hidden_P = network.hidden(pack)
         hidden_N = gather_rows(hidden_P, pack.source)
         low = (self._config.head_dtype or self._config.dtype) == "bfloat16"
