@@ -11,7 +11,7 @@ import rank_jobs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_jobs import Case, on_ranks, refused, released, resumptions, stories, story
+from rank_jobs import Case, on_ranks, outside, refused, released, resumptions, stories, story
 from safetensors.torch import load_file
 
 from stretto.backends.torch.backend import ModelSpec
@@ -63,7 +63,11 @@ def cases(model_folders, random_batch) -> dict[str, Case]:
         "adapters": Case(models=adapted, losses=both, batches=(*sevens[:2], *few), config=small),
         "bfloat16": Case(models=alone, losses={"policy": POLICY}, batches=sevens, config=small | {"dtype": "bfloat16"}),
         "recomputed": Case(
-            models=alone, losses={"policy": POLICY}, batches=sevens, config=small | {"activation_checkpointing": True}
+            models=alone,
+            losses={"policy": POLICY},
+            batches=sevens,
+            config=small | {"activation_checkpointing": True},
+            times=2,
         ),
         "pairs": Case(
             models={"policy": ModelSpec(path=tied)},
@@ -132,6 +136,8 @@ def test_ranks_compute_what_one_process_does(told, cases, layout, case):  # pitf
                     {n: w[model][n] - start[n] for n in start} for w in (said["weights"], expected["weights"])
                 )
                 assert gap(moved, wanted) <= max(2 * most, 1e-3)
+        assert all(gap(a, b) <= most for a, b in zip(said["again"], expected["again"], strict=True))
+        assert said.get("copied") == (said["hashes"]["policy"] if "copied" in expected else None)
         for moment in ("before", "after"):
             for name, values in expected[moment].items():
                 np.testing.assert_allclose(said[moment][name], values, atol=max(most, 2e-5), err_msg=name)
@@ -303,10 +309,21 @@ def test_rows_are_shared_out_once_and_groups_whole(data):
         assert sum(bool(share) for share in shares) == min(parts, len(group_of))
 
 
-def test_moments_in_8_bits_are_refused_on_several_ranks(tmp_path):
-    said = on_ranks(LAYOUTS["2"], tmp_path, refused)
-    message = (
+def test_what_ranks_cannot_do_is_refused(tmp_path):
+    first, second = on_ranks(LAYOUTS["2"], tmp_path, refused)
+    assert first == second
+    assert first == [
         "backend.optimizer=adamw8bit cannot be used on 2 ranks: its blocks of 256 numbers do not end where shards do. "
-        "Set it to adamw, whose moments are shared out among the ranks."
-    )
-    assert said == [[message], [message]]
+        "Set it to adamw, whose moments are shared out among the ranks.",
+        "offload.to=disk cannot be kept on 2 ranks, which put their shards in the memory of their hosts. Set it to "
+        "memory.",
+        "a layout of 2 replicas of 3 shards is for 6 ranks, and there are 2. Make replicas times shards equal to the "
+        "number of ranks.",
+        "backend torch trains in replicas and shards, and the layout has tensor=2 and context=1. Set both to 1.",
+    ]
+
+
+def test_some_of_the_world_may_train_alone(tmp_path):
+    (none, one_hash), (alone, other_hash) = on_ranks(LAYOUTS["2"], tmp_path, outside)
+    assert none is None and alone == (0, 1)
+    assert one_hash == other_hash

@@ -45,6 +45,8 @@ class Case:
     columns: Callable[[Batch], tuple[Column, ...]] = columns_of
     poisoned: int = -1
     """The step in which an advantage of the first draw is not finite."""
+    times: int = 1
+    """How often each batch is accumulated before an update."""
     lr: float = 1e-3
 
     def backend(self, ranks: Ranks | None) -> TorchBackend:
@@ -65,7 +67,9 @@ def trained(backend: TorchBackend, case: Case) -> dict[str, Any]:
         if step == case.poisoned:
             next(c for c in columns if c.name == "advantages").values[: batch.offsets[1]] = np.nan
         for model, loss in case.losses.items():
-            metrics = backend.accumulate(model, batch, columns, loss)
+            metrics = {}
+            for _ in range(case.times):
+                metrics = backend.accumulate(model, batch, columns, loss)
             said["metrics"].append({name: metric.value for name, metric in metrics.items()})
             said["gradients"].append({t.name: t.data.clone().numpy() for t in backend.gradients(model)})
             report = backend.update(model, case.lr)
@@ -90,6 +94,12 @@ def story(ranks: Ranks | None, case: Case, folder: Path) -> dict[str, Any]:
     backend.capture(copy=True)(folder)
     for model in case.models:
         backend.export(model, folder / "export" / model)
+    if "reference" in case.models:
+        backend.copy("policy", "reference")
+        said["copied"] = backend.weights_hash("reference")
+    for model in case.losses:
+        backend.reset_optimizer(model)
+    said["again"] = trained(backend, replace(case, batches=case.batches[:1], poisoned=-1))["gradients"]
     return said
 
 
@@ -133,18 +143,29 @@ def released(ranks: Ranks | None, case: Case, folder: Path) -> tuple[list[Any], 
 
 
 def refused(ranks: Ranks | None) -> list[str]:
-    """Why 8-bit moments are."""
-    case = Case(
-        models={"policy": ModelSpec(path="builtin:tiny-llama-char")},
-        losses={},
-        batches=(),
-        config={"optimizer": "adamw8bit"},
-    )
-    try:
-        case.backend(ranks)
-    except ConfigError as error:
-        return [str(error)]
-    return []
+    """Why configs and layouts are."""
+    models = {"policy": ModelSpec(path="builtin:tiny-llama-char")}
+    device = torch.device("cpu")
+    tries: list[Callable[[], object]] = [
+        lambda: TorchBackend(models, TorchBackendConfig(optimizer="adamw8bit"), 0, ranks=ranks),
+        lambda: TorchBackend(models, TorchBackendConfig(), 0, offload_to="disk", ranks=ranks),
+        lambda: open_ranks(Layout(replicas=2, shards=3), device),
+        lambda: open_ranks(Layout(tensor=2), device),
+    ]
+    said = list[str]()
+    for each in tries:
+        try:
+            each()
+        except ConfigError as error:
+            said.append(str(error))
+    return said
+
+
+def outside(ranks: Ranks | None) -> list[Any]:
+    """Which ranks of the world are ranks of a smaller set, and that one of them alone trains as one process."""
+    some = open_ranks(Layout(), torch.device("cpu"), members=[1])
+    backend = TorchBackend({"policy": ModelSpec(path="builtin:tiny-llama-char")}, TorchBackendConfig(), 0, ranks=some)
+    return [None if some is None else (some.rank, some.size), backend.weights_hash("policy")]
 
 
 def scores(backend: TorchBackend, case: Case) -> dict[str, np.ndarray]:

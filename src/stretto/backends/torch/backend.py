@@ -29,13 +29,14 @@ from torch.nn import Parameter
 from stretto.algorithms.losses import Tokens, resolve_loss, with_ess
 from stretto.backends.torch.attention import gather_rows
 from stretto.backends.torch.devices import open_device
+from stretto.backends.torch.given import SAMPLED, SAMPLER, given_columns
 from stretto.backends.torch.held import Held, moments_of, weights_of
 from stretto.backends.torch.logprobs import Head, over_vocabulary, token_logprobs
 from stretto.backends.torch.lora import BaseOrigin, export_adapter
 from stretto.backends.torch.models import ModelSpec, Network, build_network
 from stretto.backends.torch.optimizer import AdamW
 from stretto.backends.torch.packing import Microbatches, Pack, idle_pack, microbatches
-from stretto.backends.torch.ranks import WHOLE, Cut, Ranks
+from stretto.backends.torch.ranks import WHOLE, Cut, Ranks, check_ranks
 from stretto.backends.torch.shards import local_of, whole_of
 from stretto.backends.torch.shelf import Shelf
 from stretto.backends.torch.state import (
@@ -84,16 +85,8 @@ class TorchBackend:
         self._config = config
         self._ranks = ranks if ranks is not None and ranks.size > 1 else None
         self._cut = WHOLE if self._ranks is None else self._ranks.cut
-        if self._ranks is not None and offload_to == "disk":
-            raise ConfigError(
-                f"offload.to=disk cannot be kept on {self._ranks.size} ranks, which put their shards in the memory of "
-                "their hosts. Set it to memory."
-            )
-        if self._ranks is not None and config.optimizer != "adamw":
-            raise ConfigError(
-                f"backend.optimizer={config.optimizer} cannot be used on {self._ranks.size} ranks: its blocks of 256 "
-                "numbers do not end where shards do. Set it to adamw, whose moments are shared out among the ranks."
-            )
+        if self._ranks is not None:
+            check_ranks(self._ranks.size, config, offload_to)
         self._offload_to: Literal["memory", "disk"] = offload_to
         self._away: dict[str, Shelf[tuple[str, str]]] = {}
         self._device = open_device(config.device, "backend.device")
@@ -148,7 +141,7 @@ class TorchBackend:
         """
         held = self._trained(model)
         function = resolve_loss(loss)
-        given = self._columns(batch, columns)
+        given = given_columns(batch, columns, self._device)
         teachers = [self._held(name).network for name in loss.teachers]
         parts: list[Metrics] = []
         most = self._most_tokens(held, batch, backward=True)
@@ -267,11 +260,10 @@ class TorchBackend:
 
     def set_memory(self, level: TrainMemory) -> None:
         """Put optimizer state, or weights as well, where ``offload.to`` says, or take them back."""
-        weights = weights_of if self._ranks is None else self._nothing
-        for part, tensors in (("optimizer", moments_of), ("weights", weights)):
+        for held in self._models.values() if self._ranks is not None else ():
+            held.network.put_shards(torch.device("cpu") if level == "weights_released" else self._device)
+        for part, tensors in (("optimizer", moments_of), ("weights", weights_of)):
             away = level == "weights_released" or (level == "optimizer_released" and part == "optimizer")
-            if part == "weights" and away == (part not in self._away):
-                self._put_shards(torch.device("cpu") if away else self._device)
             if away and part not in self._away:
                 shelf = self._away[part] = Shelf(self._offload_to)
                 try:
@@ -320,16 +312,6 @@ class TorchBackend:
         self._away.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _put_shards(self, device: torch.device) -> None:
-        """Of Models that are cut, which keep what they gather beside what they hold, and know how to move both."""
-        for held in self._models.values() if self._ranks is not None else ():
-            held.network.put_shards(device)
-
-    @staticmethod
-    def _nothing(models: Mapping[str, Held]) -> dict[tuple[str, str], Tensor]:
-        """Shards move by themselves."""
-        return {}
 
     def _lies(self, part: str) -> Mapping[tuple[str, str], Tensor]:
         """What has been released of it, and where it is read."""
@@ -396,7 +378,8 @@ class TorchBackend:
     def _hidden(self, network: Network, pack: Pack) -> Tensor:
         """The states that predict the written tokens of ``pack`` [N, C], in the type in which a head takes them."""
         low = self._config.dtype == "bfloat16"
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=low):
+        # Kept casts would be all weights of a Model at once, and each is used once.
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=low, cache_enabled=self._ranks is None):
             hidden_P = network.hidden(pack)
         hidden_N = gather_rows(hidden_P, pack.source)
         low = (self._config.head_dtype or self._config.dtype) == "bfloat16"
@@ -432,8 +415,8 @@ class TorchBackend:
             vocabulary = partial(over_vocabulary, (own_head, *heads), pack.inverse_temperature_N)
         return Tokens(
             weights_N=own.pop("weights"),
-            sampler_logprobs_N=own.pop(_SAMPLER),
-            sampled_N=own.pop(_SAMPLED) != 0,
+            sampler_logprobs_N=own.pop(SAMPLER),
+            sampled_N=own.pop(SAMPLED) != 0,
             rows_N=pack.rows_N,
             num_rows=pack.num_rows,
             columns=own,
@@ -444,29 +427,6 @@ class TorchBackend:
             num_groups=pack.num_groups,
             vocabulary=vocabulary,
         )
-
-    def _columns(self, batch: Batch, columns: tuple[Column, ...]) -> dict[str, Tensor]:
-        """The Columns as tensors [sum T], with what the sampler said beside them."""
-        given: dict[str, Tensor] = {}
-        for column in columns:
-            if column.offsets is None or column.keys != batch.keys:
-                raise ConfigError(
-                    f"the column {column.name!r} is not a per-token column of the batch that is trained on. "
-                    "Make it with Column.per_token from this batch."
-                )
-            given[column.name] = torch.from_numpy(np.asarray(column.values, np.float32)).to(self._device)
-        if "weights" not in given:
-            raise ConfigError(
-                f"an update needs the column 'weights', and got {', '.join(sorted(given)) or 'none'}. "
-                "Make it with stretto.algorithms.aggregation.aggregation_weights."
-            )
-        rows = batch.trajectories
-        sampler = np.concatenate([t.logprobs_T for t in rows]) if rows else np.zeros(0, np.float32)
-        # A demonstration was written by no version of the policy, and has no sampler to be compared with.
-        sampled = np.repeat([float(bool(t.versions)) for t in rows], np.diff(batch.offsets))
-        given[_SAMPLER] = torch.from_numpy(sampler.astype(np.float32)).to(self._device)
-        given[_SAMPLED] = torch.from_numpy(sampled.astype(np.float32)).to(self._device)
-        return given
 
     def _held(self, model: str) -> Held:
         assert "weights" not in self._away, "the weights are released: set_memory('awake') or 'optimizer_released'"
@@ -491,6 +451,3 @@ def _clear_gradients(parameters: Mapping[str, Parameter]) -> None:
     """A Model's own alone: another one's adapters may stand on the same modules."""
     for parameter in parameters.values():
         parameter.grad = None
-
-
-_SAMPLER, _SAMPLED = "sampler:logprobs", "sampler:sampled"

@@ -8,7 +8,7 @@ from torch import Tensor
 from stretto.backends.torch.models import Network
 from stretto.backends.torch.optimizer import AdamW
 from stretto.backends.torch.ranks import WHOLE, Cut
-from stretto.backends.torch.shards import local_of
+from stretto.backends.torch.shards import is_cut, local_of
 from stretto.backends.torch.state import ModelState
 from stretto.plan import ModelFacts
 from stretto.types import Json
@@ -60,12 +60,14 @@ def moments_of(models: Mapping[str, Held]) -> dict[tuple[str, str], Tensor]:
 
 
 def weights_of(models: Mapping[str, Held]) -> dict[tuple[str, str], Tensor]:
-    """Every weight once, whichever Models stand on it; by the name under which a checkpoint holds it, if any does."""
+    """Every weight once, whichever Models stand on it; by the name under which a checkpoint holds it, if any does.
+    Shards are not among them: they move by themselves (``Network.put_shards``)."""
     found: dict[tuple[str, str], Tensor] = {}
     for name, held in models.items():
         own = held.network.own_parameters()
         found |= {(name, key): p for key, p in own.items()}
         others = {id(p) for p in own.values()}
         found |= {(name, f"#{i}"): p for i, p in enumerate(held.network.parameters()) if id(p) not in others}
+    found = {key: tensor for key, tensor in found.items() if not is_cut(tensor)}
     once = {id(tensor): key for key, tensor in reversed(found.items())}
     return {key: tensor for key, tensor in found.items() if once[id(tensor)] == key}

@@ -13,13 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from stretto.config.backends import TorchBackendConfig
 from stretto.errors import ConfigError
 from stretto.plan.cluster import Layout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["WHOLE", "Cut", "Ranks", "open_ranks"]
+__all__ = ["WHOLE", "Cut", "Ranks", "check_ranks", "open_ranks"]
 
 T = TypeVar("T")
 
@@ -92,11 +93,26 @@ class Ranks:
         return reduce(torch.add, parts).sqrt().float()
 
 
+def check_ranks(size: int, config: TorchBackendConfig, offload_to: str) -> None:
+    """ConfigError for what works in one process alone."""
+    if offload_to == "disk":
+        raise ConfigError(
+            f"offload.to=disk cannot be kept on {size} ranks, which put their shards in the memory of their hosts. Set "
+            "it to memory."
+        )
+    if config.optimizer != "adamw":
+        raise ConfigError(
+            f"backend.optimizer={config.optimizer} cannot be used on {size} ranks: its blocks of 256 numbers do not "
+            "end where shards do. Set it to adamw, whose moments are shared out among the ranks."
+        )
+
+
 def open_ranks(layout: Layout, device: torch.device, members: Sequence[int] | None = None) -> Ranks | None:
     """The ranks ``members`` of the world (None: all) in ``layout``; None in a process that is not one of them.
 
-    ``torch.distributed.init_process_group`` has been called. Collective over the whole world, members or not.
-    ConfigError for a layout of another size, or one that splits more than replicas and shards.
+    ``torch.distributed.init_process_group`` has been called, and each process has chosen its device. Collective over
+    the whole world, members or not. ConfigError for a layout of another size, or one that splits more than replicas and
+    shards.
     """
     from torch.distributed.device_mesh import DeviceMesh  # takes long, and one process does without
 

@@ -2,7 +2,8 @@
 
 Gradients are sums over ranks, not means: losses are sums whose weights already are over the whole update. Weights are
 gathered layer by layer as float32, and autocast makes the lower type of them as in one process: a policy of FSDP2 that
-gathers bfloat16 would round norms and residuals too, and give other numbers.
+gathers bfloat16 would round norms and residuals too, and give other numbers. The backward pass keeps what autocast made
+of all layers; with ``backend.activation_checkpointing`` of one at a time.
 """
 
 from collections.abc import Iterable
