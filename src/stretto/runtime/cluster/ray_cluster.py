@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,18 +63,17 @@ class Cluster:
 async def open_cluster(config: RayCluster, disposer: Disposer) -> Cluster:
     """Start a cluster on this machine, or join the one at ``config.address``. ConfigError if Ray is not installed, or
     nothing answers there."""
-    try:
-        import ray
-    except ImportError:
+    if find_spec("ray") is None:
         raise ConfigError(
             "cluster.type=ray needs the package ray, which is not installed. Install stretto[ray], or set "
             "cluster.type=local."
-        ) from None
+        )
     logging.getLogger("ray").setLevel(logging.ERROR)  # what it tells beside errors is about itself
     settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if config.address is not None:
-        await asyncio.to_thread(_init, {**settings, "address": config.address}, f"at {config.address} cannot be joined")
-        disposer.own("the cluster", None, ray.shutdown, deadline_s=30.0)
+        joined = _JoinedCluster()
+        disposer.own("the cluster", joined, joined.close, deadline_s=30.0)
+        await asyncio.to_thread(joined.start, {**settings, "address": config.address})
     else:
         settings |= {
             "include_dashboard": False,
@@ -84,6 +84,20 @@ async def open_cluster(config: RayCluster, disposer: Disposer) -> Cluster:
         disposer.own("the cluster", own, own.close, deadline_s=30.0)
         await asyncio.to_thread(own.start, settings)
     return Cluster(start_timeout_s=config.start_timeout_s)
+
+
+class _JoinedCluster:
+    """A cluster that was there before, and stays."""
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Join it. ConfigError with the reason."""
+        _init(settings, f"at {settings['address']} cannot be joined")
+
+    def close(self) -> None:
+        """Leave it."""
+        import ray
+
+        ray.shutdown()
 
 
 class _OwnCluster:
