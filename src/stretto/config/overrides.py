@@ -30,6 +30,8 @@ RESUME_SAFE_KEYS: tuple[str, ...] = (
     "export",
     "publish",
     "offload",
+    "cluster",
+    "placement",
     "warmup.max_steps",
     "warmup.until",
     "warmup.evaluate",
@@ -49,7 +51,8 @@ RESUME_SAFE_KEYS: tuple[str, ...] = (
     "engine.prefix_tokens",
 )
 """What a resume may change, whole sections included: how long it runs, what is looked at and kept, and what failures
-do. Nothing here changes a step that both runs make without failure (a decaying learning rate follows ``steps``)."""
+do. Nothing here changes a step that both runs make without failure (a decaying learning rate follows ``steps``), but
+for another number of ranks, whose sums are rounded in another order."""
 
 
 _WHOLE = ("warmup.until", "evaluate.sets", "warmup.evaluate.sets")

@@ -142,9 +142,20 @@ class PlacementConfig(Section):
     """Which workers there are, where the cluster is one of several processes."""
 
     learners: int = Field(default=1, ge=1)
-    """Ranks that train, a device each."""
+    """Ranks that train, a device each. What they train is cut into shards, one a rank (FSDP2)."""
+    replicas: int = Field(default=1, ge=1)
+    """Whole copies of what is trained, each cut into learners / replicas shards (HSDP)."""
     rollers: int = Field(default=1, ge=1)
     """Rollout workers, an engine each."""
+
+    @model_validator(mode="after")
+    def _copies_are_whole(self) -> "PlacementConfig":
+        if self.learners % self.replicas:
+            raise ValueError(
+                f"placement.replicas={self.replicas} copies cannot be made of placement.learners={self.learners} ranks "
+                "with equally many each. Set learners to a multiple of replicas."
+            )
+        return self
 
 
 class OffloadConfig(Section):

@@ -112,7 +112,10 @@ def set_trainer_memory(worker: Worker, level: TrainMemory) -> None:
 
 def export_to(worker: Worker, model: str, tokenizer: Tokenizer, folder: Path) -> None:
     """``model`` as a Hugging Face folder, tokenizer included."""
-    export_model(worker.models, model, tokenizer, folder)
+    if worker.leads:
+        export_model(worker.models, model, tokenizer, folder)
+    else:
+        worker.models.export(model, folder)  # takes part, and writes nothing
 
 
 def load_state(worker: Worker, folder: Path, memory: Mapping[str, Json]) -> None:
@@ -123,7 +126,7 @@ def load_state(worker: Worker, folder: Path, memory: Mapping[str, Json]) -> None
 
 def take_state(worker: Worker, waiting: Waiting, *, copy: bool) -> Mapping[str, Json]:
     """Take what ``Worker.write_state`` writes, and give what nodes keep."""
-    groups = {node: worker.plane.get(refs) for node, refs in waiting.items()} if worker.writes_groups else {}
+    groups = {node: worker.plane.get(refs) for node, refs in waiting.items()} if worker.leads else {}
     models = worker.models.capture(copy=copy)
 
     def write(folder: Path) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stretto.backends.torch.lora import BaseOrigin
+    from stretto.backends.torch.ranks import Ranks
 
 __all__ = ["Judging", "open_backend", "open_engine", "open_judging", "open_model", "open_parts", "roller_of"]
 
@@ -121,8 +122,9 @@ def roller_of(
     )
 
 
-def open_backend(job: Job) -> TrainBackend:
-    """The Models of a job, in the thread that will use them: it gets its number of threads here."""
+def open_backend(job: Job, ranks: "Ranks | None" = None) -> TrainBackend:
+    """The Models of a job, in the thread that will use them: it gets its number of threads here. ``ranks``: those among
+    which they are cut."""
     recipe, models = job.recipe, needed_models(job.graphs)
     if isinstance(recipe.backend, FakeBackendConfig):
         return FakeBackend(sorted(models), step_s=recipe.backend.step_s)
@@ -142,7 +144,7 @@ def open_backend(job: Job) -> TrainBackend:
     }
     if job.teacher is not None:
         specs["teacher"] = ModelSpec(path=job.teacher, trainable=False, fixed=True)
-    return TorchBackend(specs, recipe.backend, recipe.seed, offload_to=recipe.offload.to)
+    return TorchBackend(specs, recipe.backend, recipe.seed, offload_to=recipe.offload.to, ranks=ranks)
 
 
 def open_model(recipe: Recipe, model: str = "policy") -> TrainBackend:

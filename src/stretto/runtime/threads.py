@@ -11,6 +11,7 @@ import psutil
 from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import NativeEngineConfig
+from stretto.config.sections import RayCluster
 
 __all__ = ["threads_of", "told_threads", "usable_cores"]
 
@@ -30,8 +31,11 @@ def threads_of(recipe: Recipe, cores: int | None = None) -> int | None:
     """
     if isinstance(recipe.backend, FakeBackendConfig):
         return None
+    cores = cores or usable_cores()
+    if isinstance(recipe.cluster, RayCluster):  # workers compute at the same time, and one host may have all of them
+        return recipe.backend.threads or max(1, cores // (recipe.placement.learners + recipe.placement.rollers))
     beside = _engine_threads(recipe) if _at_once(recipe) else 0
-    return recipe.backend.threads or max(1, (cores or usable_cores()) - beside)
+    return recipe.backend.threads or max(1, cores - beside)
 
 
 def told_threads(recipe: Recipe, cores: int | None = None) -> list[str]:

@@ -75,15 +75,13 @@ class Worker:
     """Runs everything that touches the Models on one thread, which also makes them (``open``).
 
     ``phases`` are the run's; groups are read from ``plane``. ``memory``: what the nodes of the phase that runs keep
-    from step to step; checkpoints hold it. Of several ranks one ``writes_groups`` into checkpoints.
+    from step to step; checkpoints hold it. The one that ``leads`` several ranks writes what is written once.
     """
 
-    def __init__(
-        self, phases: Sequence[Phase] = (), plane: DataPlane | None = None, *, writes_groups: bool = True
-    ) -> None:
+    def __init__(self, phases: Sequence[Phase] = (), plane: DataPlane | None = None, *, leads: bool = True) -> None:
         self._thread = Lane("stretto-learner")
         self.backend: TrainBackend | None = None
-        self.phases, self.writes_groups = phases, writes_groups
+        self.phases, self.leads = phases, leads
         self._plane = plane
         self.memory: dict[str, Json] = {}
         self.doing = ""

@@ -34,9 +34,11 @@ ROOM = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster that is up. ``start_timeout_s``: what a worker has to come up."""
+    """A cluster that is up. ``start_timeout_s``: what a worker has to come up. ``folder``: a folder that goes with it,
+    if all of it is on this machine."""
 
     start_timeout_s: float
+    folder: Path | None = None
 
     async def make(self, kind: type, args: Sequence[Any]) -> Any:
         """An actor of ``kind``; that it was asked for, not that it is up."""
@@ -83,6 +85,7 @@ async def open_cluster(config: RayCluster, disposer: Disposer) -> Cluster:
         own = _OwnCluster()
         disposer.own("the cluster", own, own.close, deadline_s=30.0)
         await asyncio.to_thread(own.start, settings)
+        return Cluster(start_timeout_s=config.start_timeout_s, folder=own.folder)
     return Cluster(start_timeout_s=config.start_timeout_s)
 
 
@@ -104,12 +107,12 @@ class _OwnCluster:
     """A cluster of this machine, with a folder of its own and a guard that ends it if this process dies."""
 
     def __init__(self) -> None:
-        self._folder: Path | None = None
+        self.folder: Path | None = None
         self._guard: subprocess.Popen[str] | None = None
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Start it. ConfigError with the reason."""
-        folder = self._folder = Path(tempfile.mkdtemp(prefix="stretto-ray-"))
+        folder = self.folder = Path(tempfile.mkdtemp(prefix="stretto-ray-"))
         guard = self._guard = subprocess.Popen(
             [sys.executable, str(GUARD)], stdin=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -127,13 +130,13 @@ class _OwnCluster:
 
         here = psutil.Process().children(recursive=True)
         ray.shutdown()
-        theirs = [process for process in here if self._folder is not None and _is_of(process, self._folder)]
+        theirs = [process for process in here if self.folder is not None and _is_of(process, self.folder)]
         _, left = psutil.wait_procs(theirs, timeout=5.0)
         for process in left:
             process.kill()
         psutil.wait_procs(left, timeout=5.0)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
         if self._guard is not None and self._guard.stdin is not None:
             with suppress(BrokenPipeError):
                 self._guard.stdin.write("done\n")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stretto.roles import DataPlane
+from stretto.config.backends import FakeBackendConfig
+from stretto.roles import DataPlane, TrainBackend
 from stretto.runtime.build import Job
 from stretto.runtime.opening import open_backend
 from stretto.runtime.remote.workers import Doing
@@ -24,11 +25,30 @@ class LearnerActor:
 
     def __init__(self, job: Job, rank: int, size: int, plane: DataPlane) -> None:
         self._job, self._rank, self._size = job, rank, size
-        self._worker = Worker(job.phases, plane, writes_groups=rank == 0)
+        self._store: Any = None
+        self._worker = Worker(job.phases, plane, leads=rank == 0)
 
-    async def open(self) -> None:
-        """Make this rank's part of the Models."""
-        await self._worker.open(lambda: open_backend(self._job))
+    async def host_meeting(self) -> str:
+        """Listen for the other ranks; where."""
+        from stretto.backends.torch.world import host_meeting  # loads torch
+
+        self._store, place = await in_thread(host_meeting, "stretto-meeting")
+        return place
+
+    async def open(self, place: str) -> None:
+        """Make this rank's part of the Models, after meeting the other ranks at ``place``."""
+
+        def make() -> TrainBackend:
+            if self._size == 1 or isinstance(self._job.recipe.backend, FakeBackendConfig):
+                return open_backend(self._job)
+            from stretto.backends.torch.world import open_world  # loads torch
+
+            backend = self._job.recipe.backend
+            world = open_world(self._rank, self._size, place, backend.device, self._store)
+            placement = self._job.recipe.placement
+            return open_backend(self._job, world.ranks(placement.replicas, self._size // placement.replicas))
+
+        await self._worker.open(make)
 
     async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """``function(worker, ...)``; what it gives, of rank 0."""
@@ -44,5 +64,5 @@ class LearnerActor:
         return Doing(what=self._worker.doing, pid=os.getpid())
 
     async def close(self) -> None:
-        """Free the Models. Idempotent."""
+        """Free the Models, and leave the other ranks. Idempotent."""
         await in_thread(self._worker.close, "stretto-close")

@@ -17,7 +17,7 @@ from stretto.runtime.remote.handles import RemoteLearners, RemoteRoller
 from stretto.runtime.remote.learner_actor import LearnerActor
 from stretto.runtime.remote.publication import BucketPublication
 from stretto.runtime.remote.roller_actor import RollerActor
-from stretto.runtime.remote.workers import RemoteWorker, watch
+from stretto.runtime.remote.workers import RemoteWorker, Watch
 from stretto.runtime.roller import Rolling
 from stretto.together import together
 
@@ -39,19 +39,19 @@ async def open_remote_parts(
 
     starting = _Starting(cluster, ray.put(job), disposer)  # the job: once a host, however many workers read it
     plane, size = RayPlane(), recipe.placement.learners
+    meeting = Meeting(cluster.folder, size)
     names = [f"roller-{number}" for number in range(recipe.placement.rollers)]
     beside = [f"evaluator-{number}" for number in range(evaluation_engines(recipe) if trains else 0)]
     workers = await together(  # importing takes seconds, so all at once
         [
-            *(starting.learner(rank, size, plane) for rank in range(size)),
+            *(starting.learner(rank, meeting, plane) for rank in range(size)),
             *(starting.roller(name, place) for name in names),
             *(starting.roller(name, None) for name in beside),
         ]
     )
-    watching = asyncio.get_running_loop().create_task(
-        watch(workers, recipe.cluster.heartbeat_s, recipe.cluster.stall_s), name="watch"
-    )
-    disposer.own("the watch", watching, lambda: _end(watching))
+    watch = Watch(workers, recipe.cluster.heartbeat_s, recipe.cluster.stall_s)
+    disposer.own("the watch", watch, watch.close)
+    watch.start()
     learners = RemoteLearners(workers[:size])
     publication = BucketPublication(learners)
     revived = [0] * len(names)
@@ -87,21 +87,45 @@ async def open_remote_parts(
     )
 
 
+class Meeting:
+    """Where ranks find each other: a file in ``folder`` where all are on this machine, else where rank 0 listens."""
+
+    def __init__(self, folder: Path | None, size: int) -> None:
+        self.folder, self.size = folder, size
+        self._told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if folder is not None or size == 1:
+            self.tell("" if folder is None else f"file:{folder / 'ranks'}")
+
+    def tell(self, place: str) -> None:
+        """Where it is."""
+        self._told.set_result(place)
+
+    async def place(self) -> str:
+        """Where it is, once that is known."""
+        return await asyncio.shield(self._told)
+
+
 class _Starting:
     """Starts workers of a job, owned by ``disposer``."""
 
     def __init__(self, cluster: Cluster, job: Any, disposer: Disposer) -> None:
         self._cluster, self._job, self._disposer = cluster, job, disposer
 
-    async def learner(self, rank: int, size: int, plane: RayPlane) -> RemoteWorker:
+    async def learner(self, rank: int, meeting: Meeting, plane: RayPlane) -> RemoteWorker:
         """A rank that trains, with its part of the Models."""
-        return await self._start(f"learner-{rank}", LearnerActor, (self._job, rank, size, plane))
+        worker = await self._make(f"learner-{rank}", LearnerActor, (self._job, rank, meeting.size, plane))
+        if rank == 0 and meeting.folder is None and meeting.size > 1:
+            meeting.tell(await worker.call("host_meeting"))
+        await worker.call("open", await meeting.place())
+        return worker
 
     async def roller(self, name: str, place: tuple[Path, int] | None) -> RemoteWorker:
         """A roller with its engine."""
-        return await self._start(name, RollerActor, (self._job, name, place))
+        worker = await self._make(name, RollerActor, (self._job, name, place))
+        await worker.call("open")
+        return worker
 
-    async def _start(self, name: str, kind: type, args: tuple[Any, ...]) -> RemoteWorker:
+    async def _make(self, name: str, kind: type, args: tuple[Any, ...]) -> RemoteWorker:
         worker = RemoteWorker(name, await self._cluster.make(kind, args))
 
         async def close() -> None:
@@ -113,10 +137,4 @@ class _Starting:
 
         self._disposer.own(name, worker, close, deadline_s=30.0, pids=lambda: (worker.pid,) if worker.pid else ())
         await self._cluster.within(name, worker.beat())
-        await worker.call("open")
         return worker
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

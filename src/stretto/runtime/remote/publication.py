@@ -102,7 +102,7 @@ class BucketPublication:
 def send_buckets(worker: Worker, rollers: Sequence[Any]) -> tuple[int, tuple[int, ...]]:
     """Send the policy's weights to ``rollers``: all ranks take part, rank 0 sends. How many bytes that were, and the
     places of rollers that are gone."""
-    if not worker.writes_groups:
+    if not worker.leads:
         for _ in worker.models.tensors("policy"):
             pass
         return 0, ()

@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError,
 
 from stretto.errors import WorkerLost
 
-__all__ = ["Doing", "RemoteWorker", "cause_of", "watch"]
+__all__ = ["Doing", "RemoteWorker", "Watch", "cause_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +66,38 @@ class RemoteWorker:
         self.pid, self.heard_s = self.doing.pid, time.monotonic()
 
 
-async def watch(workers: Sequence[RemoteWorker], heartbeat_s: float, stall_s: float) -> None:
-    """Ask every worker again and again what it does; one that does not answer for ``stall_s`` is killed, so that
-    whoever waits for it hears of it. For ever; ``workers`` may change meanwhile."""
-    asked: dict[RemoteWorker, asyncio.Task[None]] = {}
-    try:
-        while True:
-            for worker in list(workers):
-                if worker.lost:
-                    continue
-                if worker not in asked or asked[worker].done():
-                    asked[worker] = asyncio.ensure_future(_quietly(worker))
-                silent = time.monotonic() - worker.heard_s
-                if silent > stall_s:
-                    worker.end(f"it has not answered for {silent:.0f} s (cluster.stall_s), and was ended")
-            await asyncio.sleep(heartbeat_s)
-    finally:
-        for task in asked.values():
+class Watch:
+    """Asks every worker of a list, which may grow, again and again what it does. One that does not answer for
+    ``stall_s`` is killed, so that whoever waits for it hears of it."""
+
+    def __init__(self, workers: Sequence[RemoteWorker], heartbeat_s: float, stall_s: float) -> None:
+        self._workers, self._heartbeat_s, self._stall_s = workers, heartbeat_s, stall_s
+        self._asked: dict[RemoteWorker, asyncio.Task[None]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        now = time.monotonic()
+        for worker in self._workers:
+            worker.heard_s = now
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="watch")
+
+    async def close(self) -> None:
+        """Ask no more."""
+        tasks = [task for task in (self._task, *self._asked.values()) if task is not None]
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            for worker in [worker for worker in self._workers if not worker.lost]:
+                if worker not in self._asked or self._asked[worker].done():
+                    self._asked[worker] = asyncio.ensure_future(_quietly(worker))
+                silent = time.monotonic() - worker.heard_s
+                if silent > self._stall_s:
+                    worker.end(f"it has not answered for {silent:.0f} s (cluster.stall_s), and was ended")
+            await asyncio.sleep(self._heartbeat_s)
 
 
 async def _quietly(worker: RemoteWorker) -> None:
