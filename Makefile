@@ -10,7 +10,7 @@ STAMP := $(VENV)/.stretto-installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup quickstart seeds test test-all lint reference docs docs-serve bench-driver bench-step bench-estimators bench-algorithms \
-	bench-trl bench-overlap bench-schedules bench-staleness bench-growth bench-soak clean
+	bench-trl bench-overlap bench-schedules bench-staleness bench-growth bench-soak bench-plane clean
 
 help:
 	@echo "make quickstart    set up, then train a language model on this CPU (about 5 minutes)"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-staleness  what is learned at staleness 0, 1, 2, 4, with and without correction (an hour)"
 	@echo "make bench-growth  memory, objects and files of a run over 1,000 steps"
 	@echo "make bench-soak    memory of every process, and CPU of a step, over 5,000 steps of a null engine and backend"
+	@echo "make bench-plane   what handing groups from rollers to learners costs the driver, and the store (2 minutes)"
 	@echo "make bench-engines  generation beside Hugging Face's generate; make .venv-vllm/.installed first (4 GB): vLLM too"
 	@echo "make bench-estimators  seconds that advantages take for 100,000 sequences, beside loops"
 	@echo "make bench-algorithms  what every algorithm learns with equal samples, beside TRL (half an hour and more)"
@@ -90,6 +91,9 @@ bench-staleness: setup
 
 bench-growth: setup
 	$(BIN)/python benchmarks/growth.py
+
+bench-plane: setup
+	$(BIN)/python benchmarks/plane.py
 
 bench-soak: setup
 	$(BIN)/python benchmarks/soak.py

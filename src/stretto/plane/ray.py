@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ray.exceptions import ObjectLostError
 
 from stretto.errors import PoolError
+from stretto.plane.packed import Packed, pack, unpack
 from stretto.roles import Ref
 from stretto.types import Group
 
@@ -31,7 +32,7 @@ INLINE_BYTES = 100 * 1024
 class Gathered:
     """Groups that go into the store as one object, larger than what Ray sends inside messages."""
 
-    groups: tuple[Group, ...]
+    packed: Packed
     size: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(INLINE_BYTES + 1, np.uint8))
 
 
@@ -49,7 +50,7 @@ class RayPlane:
 
     def put(self, groups: Sequence[Group]) -> Ref:
         """Into this host's store, as long as this process lives."""
-        return Ref(handle=_Place(0, len(groups), ray.put(Gathered(tuple(groups)))))
+        return Ref(handle=_Place(0, len(groups), ray.put(Gathered(pack(groups)))))
 
     def place(self, refs: Iterable[Ref], object: Any) -> None:
         """Say in which object of the store the groups of ``refs`` lie."""
@@ -69,7 +70,7 @@ class RayPlane:
                 "draws are made again."
             ) from error
         return tuple(
-            group for place in places for group in found[place.object].groups[place.start : place.start + place.count]
+            group for place in places for group in unpack(found[place.object].packed, place.start, place.count)
         )
 
     def free(self, refs: Sequence[Ref]) -> None:
@@ -93,8 +94,8 @@ class GatheringPlane:
 
     def gathered(self) -> Gathered | None:
         """What was put since the last time, to be returned as an object of its own; None if nothing was."""
-        groups, self._groups = tuple(self._groups), []
-        return Gathered(groups) if groups else None
+        groups, self._groups = self._groups, []
+        return Gathered(pack(groups)) if groups else None
 
     def get(self, refs: Sequence[Ref]) -> tuple[Group, ...]:
         """Nobody reads where groups are made."""

@@ -90,7 +90,8 @@ class RemoteLearners:
     async def call(self, function: Callable[Concatenate[Worker, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As ``Learners`` says. What several ranks raise is raised once: the lowest rank's. If a rank is lost, nobody
         waits for the others: they may wait for it."""
-        calls = [asyncio.ensure_future(worker.call("call", function, args, kwargs)) for worker in self.workers]
+        asked = ray.put((function, args, kwargs))  # written once, however many ranks read it
+        calls = [asyncio.ensure_future(worker.call("call", asked)) for worker in self.workers]
         try:
             done, left = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
             if left and not any(isinstance(call.exception(), WorkerLost) for call in done):

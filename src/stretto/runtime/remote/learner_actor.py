@@ -50,8 +50,9 @@ class LearnerActor:
 
         await self._worker.open(make)
 
-    async def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    async def call(self, asked: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]) -> Any:
         """``function(worker, ...)``; what it gives, of rank 0."""
+        function, args, kwargs = asked
         result = await self._worker.call(function, self._worker, *args, **kwargs)
         return result if self._rank == 0 else None
 
