@@ -9,6 +9,7 @@ from stretto.errors import WorkerLost
 from stretto.plane.ray import RayPlane
 from stretto.runtime.build import Job, evaluation_engines
 from stretto.runtime.cluster.ray_cluster import Cluster, open_cluster
+from stretto.runtime.cluster.seats import Needs, Seat
 from stretto.runtime.colocation import Colocation
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.fleet import Fleet
@@ -35,17 +36,20 @@ async def open_remote_parts(
     recipe = job.recipe
     assert isinstance(recipe.cluster, RayCluster)
     cluster = await open_cluster(recipe.cluster, disposer)
-    import ray
-
-    starting = _Starting(cluster, ray.put(job), disposer)  # the job: once a host, however many workers read it
     plane, size = RayPlane(), recipe.placement.learners
     names = [f"roller-{number}" for number in range(recipe.placement.rollers)]
     beside = [f"evaluator-{number}" for number in range(evaluation_engines(recipe) if trains else 0)]
+    seats = await cluster.seats(Needs(learners=size, rollers=len(names) + len(beside)))
+    training, serving = seats[:size], list(seats[size:])
+    import ray
+
+    threads = getattr(recipe.backend, "threads", 1)
+    starting = _Starting(cluster, ray.put(job), threads, disposer)  # the job: once a host, however many workers read it
     workers = await together(  # importing takes seconds, so all at once
         [
-            *(starting.learner(rank, size, plane) for rank in range(size)),
-            *(starting.roller(name, place) for name in names),
-            *(starting.roller(name, None) for name in beside),
+            *(starting.learner(rank, size, plane, seat) for rank, seat in enumerate(training)),
+            *(starting.roller(name, place, seat) for name, seat in zip(names, serving, strict=False)),
+            *(starting.roller(name, None, seat) for name, seat in zip(beside, serving[len(names) :], strict=True)),
         ]
     )
     watching = asyncio.get_running_loop().create_task(
@@ -62,7 +66,8 @@ async def open_remote_parts(
         if revived[number] > recipe.cluster.restarts:
             raise why
         await asyncio.sleep(BACKOFF_S * 2 ** (revived[number] - 1))
-        worker = await starting.roller(f"{names[number]}.{revived[number]}", place)
+        serving[number] = await cluster.again(names[number], serving[number])
+        worker = await starting.roller(f"{names[number]}.{revived[number]}", place, serving[number])
         workers.append(worker)
         return RemoteRoller(worker, plane)
 
@@ -88,21 +93,23 @@ async def open_remote_parts(
 
 
 class _Starting:
-    """Starts workers of a job, owned by ``disposer``."""
+    """Starts workers of a job, owned by ``disposer``. ``threads``: a learner's; 0: its share of its host's cores."""
 
-    def __init__(self, cluster: Cluster, job: Any, disposer: Disposer) -> None:
-        self._cluster, self._job, self._disposer = cluster, job, disposer
+    def __init__(self, cluster: Cluster, job: Any, threads: int, disposer: Disposer) -> None:
+        self._cluster, self._job, self._threads, self._disposer = cluster, job, threads, disposer
 
-    async def learner(self, rank: int, size: int, plane: RayPlane) -> RemoteWorker:
+    async def learner(self, rank: int, size: int, plane: RayPlane, seat: Seat) -> RemoteWorker:
         """A rank that trains, with its part of the Models."""
-        return await self._start(f"learner-{rank}", LearnerActor, (self._job, rank, size, plane))
+        return await self._start(f"learner-{rank}", LearnerActor, (self._job, rank, size, plane), seat)
 
-    async def roller(self, name: str, place: tuple[Path, int] | None) -> RemoteWorker:
+    async def roller(self, name: str, place: tuple[Path, int] | None, seat: Seat) -> RemoteWorker:
         """A roller with its engine."""
-        return await self._start(name, RollerActor, (self._job, name, place))
+        return await self._start(name, RollerActor, (self._job, name, place), seat)
 
-    async def _start(self, name: str, kind: type, args: tuple[Any, ...]) -> RemoteWorker:
-        worker = RemoteWorker(name, await self._cluster.make(kind, args))
+    async def _start(self, name: str, kind: type, args: tuple[Any, ...], seat: Seat) -> RemoteWorker:
+        threads = self._threads or seat.num_threads if kind is LearnerActor else 1
+        actor = await self._cluster.make(kind, args, seat, threads)
+        worker = RemoteWorker(name, actor, self._cluster.name_of(seat.host))
 
         async def close() -> None:
             try:
@@ -113,7 +120,7 @@ class _Starting:
 
         self._disposer.own(name, worker, close, deadline_s=30.0, pids=lambda: (worker.pid,) if worker.pid else ())
         await self._cluster.within(name, worker.beat())
-        await worker.call("open")
+        await self._cluster.within(name, worker.call("open"), "open")
         return worker
 
 
