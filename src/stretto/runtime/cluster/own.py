@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,8 +25,8 @@ __all__ = ["PREFIX", "OwnCluster"]
 PREFIX = "stretto-ray-"
 """What the names of such clusters' folders begin with, in the folder for temporary files."""
 GUARD = Path(__file__).with_name("guard.py")
-LATE_S = 15.0
-"""How long the start of one that is given up may take to notice."""
+LATE_S = 20.0
+"""How long the start of one that is given up may take to come to its end, before all of it is killed."""
 SOON_S = 5.0
 """How long processes have to end that were told to, and then those that are killed."""
 
@@ -67,10 +67,8 @@ class OwnCluster:
         if self._folder is None:
             return
         folder = str(self._folder)
-        deadline = time.monotonic() + LATE_S
-        while self._up is not None and not self._up.done() and time.monotonic() < deadline:
-            kill_all(processes_of(folder))  # what starts it fails as soon as what it started is gone
-            time.sleep(0.1)
+        if self._up is not None:
+            wait([self._up], timeout=LATE_S)  # killed while it starts, Ray waits for minutes for what is gone
         here = list(processes_of(folder))
         ray.shutdown()
         psutil.wait_procs(here, timeout=SOON_S)

@@ -44,19 +44,19 @@ async def open_cluster(config: RayCluster, disposer: Disposer) -> "Cluster":
 
 
 class Cluster:
-    """A cluster that is up. Where workers need devices, a placement group a host holds those of its seats."""
+    """A cluster that is up. Where workers need devices, placement groups hold those of its seats, one group a host."""
 
     def __init__(self, config: RayCluster) -> None:
         self._config = config
-        self._groups: dict[str, Any] = {}
+        self._groups: list[Any] = []
+        self._held: dict[tuple[str, int], tuple[Any, int]] = {}  # of a seat: its group, and which bundle of that
 
     async def seats(self, needs: Needs) -> tuple[Seat, ...]:
         """A seat for every learner, then for every roller, and its device. ConfigError if there are too few."""
         seats = take_seats(await self._hosts(), needs, self._config.device)
         if resource_of(self._config.device) is not None:
             for host in dict.fromkeys(seat.host for seat in seats):
-                count = sum(seat.host == host for seat in seats)
-                self._groups[host.node] = await self._reserve(host, count)
+                await self._reserve(host, [seat.number for seat in seats if seat.host == host])
         return seats
 
     async def again(self, name: str, seat: Seat) -> Seat:
@@ -69,9 +69,10 @@ class Cluster:
         if resource is None and hosts:
             return take_seats(hosts, Needs(learners=0, rollers=1), self._config.device)[0]
         for host in hosts:
-            if host.node not in self._groups:
-                self._groups[host.node] = await self._reserve(host, 1)
-                return Seat(host=host, number=0, num_beside=1)
+            number = sum(node == host.node for node, _ in self._held)
+            if number < (host.num_devices or 0):
+                await self._reserve(host, [number])
+                return Seat(host=host, number=number, num_beside=number + 1)
         raise RunError(
             f"{name} cannot be started again: its host {seat.host.address} left the cluster, and no other has a free "
             f"{resource or 'core'}. Add a host, and resume the run."
@@ -112,7 +113,7 @@ class Cluster:
         from ray.util import remove_placement_group  # an extra: only who asks for a cluster needs it
 
         while self._groups:
-            remove_placement_group(self._groups.popitem()[1])
+            remove_placement_group(self._groups.pop())
 
     async def _hosts(self) -> tuple[Host, ...]:
         import ray  # an extra: only who asks for a cluster needs it
@@ -129,28 +130,29 @@ class Cluster:
         resource = resource_of(self._config.device)
         if resource is None:
             return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=seat.host.node, soft=False)}
-        group = self._groups[seat.host.node]
-        strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=seat.number)
+        group, bundle = self._held[seat.host.node, seat.number]
+        strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
         device = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
         return {"scheduling_strategy": strategy, **device}
 
-    async def _reserve(self, host: Host, count: int) -> Any:
-        """A placement group of ``count`` devices on a host. ConfigError if they are not free in time."""
-        from ray.util import placement_group, remove_placement_group  # an extra, as above
+    async def _reserve(self, host: Host, numbers: Sequence[int]) -> None:
+        """Hold the devices of seats on a host, in a placement group. ConfigError if they are not free in time."""
+        from ray.util import placement_group  # an extra: only who asks for a cluster needs it
 
         resource = resource_of(self._config.device)
         assert resource is not None
-        bundles = [{resource: 1.0} for _ in range(count)]
-        here = [{"ray.io/node-id": host.node} for _ in bundles]
-        group: Any = placement_group(bundles, strategy="STRICT_PACK", bundle_label_selector=here)
+        there = {"ray.io/node-id": host.node}
+        group: Any = placement_group(
+            [{resource: 1.0} for _ in numbers], "STRICT_PACK", bundle_label_selector=[there for _ in numbers]
+        )
+        self._groups.append(group)
+        self._held |= {(host.node, number): (group, bundle) for bundle, number in enumerate(numbers)}
         limit_s = self._config.start_timeout_s
         if not await in_thread(lambda: group.wait(limit_s), "stretto-seats"):
-            remove_placement_group(group)
             raise ConfigError(
-                f"{count} of {resource} on host {host.address} were not free after {limit_s:g} s. End what else uses "
-                "them, or lower placement.learners or placement.rollers."
+                f"{len(numbers)} of {resource} on host {host.address} were not free after {limit_s:g} s. End what else "
+                "uses them, or lower placement.learners or placement.rollers."
             )
-        return group
 
 
 def user_places() -> list[str]:
