@@ -122,8 +122,11 @@ class RayCluster(Section):
     address: str | None = None
     """A Ray cluster to join (host:port, or auto), which stays up; null: one on this machine is started for the run, and
     goes away with it."""
+    device: str = Field(default="cpu", min_length=1)
+    """What each worker has one of: gpu, a resource of the cluster by its name, or cpu: nothing that is counted."""
     start_timeout_s: float = Field(default=60.0, gt=0)
-    """Seconds within which every worker is up, or the run fails with the reason."""
+    """Seconds within which the cluster answers, every worker is up, and then has opened what it holds; or the run fails
+    with the reason."""
     heartbeat_s: float = Field(default=5.0, gt=0)
     """Seconds between questions to every worker whether it is there, and what it does."""
     stall_s: float = Field(default=30.0, gt=0)

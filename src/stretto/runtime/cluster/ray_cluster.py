@@ -1,162 +1,173 @@
 """A Ray cluster for a run: one of this machine that is started and ends with the run, or one that is joined and stays.
 
-Owns its start and its end, and the actors that are made in it. Nothing here knows what an actor does.
+Owns the seats of workers and the actors that are made on them. Nothing here knows what an actor does.
 """
 
 import asyncio
-import json
-import logging
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import sysconfig
+from collections.abc import Awaitable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
 from stretto.config.sections import RayCluster
 from stretto.errors import ConfigError, RunError
+from stretto.runtime.cluster.joined import JoinedCluster
+from stretto.runtime.cluster.own import OwnCluster
+from stretto.runtime.cluster.seats import Host, Needs, Seat, hosts_of, resource_of, take_seats
 from stretto.runtime.disposer import Disposer
+from stretto.waiting import in_thread
 
 __all__ = ["Cluster", "open_cluster"]
 
 T = TypeVar("T")
-GUARD = Path(__file__).with_name("guard.py")
 ROOM = 1000
 """Calls that an actor may have under way: draws wait in the engine, not before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """A cluster that is up. ``start_timeout_s``: what a worker has to come up. ``folder``: a folder that goes with it,
-    if all of it is on this machine."""
-
-    start_timeout_s: float
-    folder: Path | None = None
-
-    async def make(self, kind: type, args: Sequence[Any]) -> Any:
-        """An actor of ``kind``; that it was asked for, not that it is up."""
-        import ray
-
-        # A worker finds what this process finds: Stretto from its source, and the user's modules.
-        places = [str(Path(__file__).parents[3]), *(place or os.getcwd() for place in sys.path)]
-        variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(dict.fromkeys(places))}
-        made: Any = ray.remote(kind)
-        options = made.options(num_cpus=0, max_concurrency=ROOM, max_restarts=0, runtime_env={"env_vars": variables})
-        return options.remote(*args)
-
-    async def within(self, name: str, up: Awaitable[T]) -> T:
-        """What ``up`` gives, which says that worker ``name`` is up. RunError if it does not in time."""
-        try:
-            return await asyncio.wait_for(up, self.start_timeout_s)
-        except TimeoutError:
-            raise RunError(
-                f"{name} was not up after {self.start_timeout_s:g} s. Look at the cluster's load, or raise "
-                "cluster.start_timeout_s."
-            ) from None
-
-
-async def open_cluster(config: RayCluster, disposer: Disposer) -> Cluster:
+async def open_cluster(config: RayCluster, disposer: Disposer) -> "Cluster":
     """Start a cluster on this machine, or join the one at ``config.address``. ConfigError if Ray is not installed, or
-    nothing answers there."""
+    with the reason why there is none."""
     if find_spec("ray") is None:
         raise ConfigError(
             "cluster.type=ray needs the package ray, which is not installed. Install stretto[ray], or set "
             "cluster.type=local."
         )
-    logging.getLogger("ray").setLevel(logging.ERROR)  # what it tells beside errors is about itself
-    settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if config.address is not None:
-        joined = _JoinedCluster()
-        disposer.own("the cluster", joined, joined.close, deadline_s=30.0)
-        await asyncio.to_thread(joined.start, {**settings, "address": config.address})
-    else:
-        settings |= {
-            "include_dashboard": False,
-            "_node_ip_address": "127.0.0.1",
-            "object_store_memory": None if config.object_store is None else int(config.object_store),
-        }
-        own = _OwnCluster()
-        disposer.own("the cluster", own, own.close, deadline_s=30.0)
-        await asyncio.to_thread(own.start, settings)
-        return Cluster(start_timeout_s=config.start_timeout_s, folder=own.folder)
-    return Cluster(start_timeout_s=config.start_timeout_s)
+    there = OwnCluster(config) if config.address is None else JoinedCluster(config)
+    disposer.own("the cluster", there, there.close, deadline_s=40.0)
+    await there.start()
+    cluster = Cluster(config, there.folder if isinstance(there, OwnCluster) else None)
+    disposer.own("the seats", cluster, cluster.close)
+    return cluster
 
 
-class _JoinedCluster:
-    """A cluster that was there before, and stays."""
+class Cluster:
+    """A cluster that is up. Where workers need devices, placement groups hold those of its seats, one group a host."""
 
-    def start(self, settings: Mapping[str, Any]) -> None:
-        """Join it. ConfigError with the reason."""
-        _init(settings, f"at {settings['address']} cannot be joined")
+    def __init__(self, config: RayCluster, folder: Path | None = None) -> None:
+        """``folder``: one that goes with the cluster, if all of it is on this machine."""
+        self._config, self.folder = config, folder
+        self._groups: list[Any] = []
+        self._held: dict[tuple[str, int], tuple[Any, int]] = {}  # of a seat: its group, and which bundle of that
 
-    def close(self) -> None:
-        """Leave it."""
-        import ray
+    async def seats(self, needs: Needs) -> tuple[Seat, ...]:
+        """A seat for every learner, then for every roller, and its device. ConfigError if there are too few."""
+        seats = take_seats(await self._hosts(), needs, self._config.device)
+        if resource_of(self._config.device) is not None:
+            for host in dict.fromkeys(seat.host for seat in seats):
+                await self._reserve(host, [seat.number for seat in seats if seat.host == host])
+        return seats
 
-        ray.shutdown()
-
-
-class _OwnCluster:
-    """A cluster of this machine, with a folder of its own and a guard that ends it if this process dies."""
-
-    def __init__(self) -> None:
-        self.folder: Path | None = None
-        self._guard: subprocess.Popen[str] | None = None
-
-    def start(self, settings: Mapping[str, Any]) -> None:
-        """Start it. ConfigError with the reason."""
-        folder = self.folder = Path(tempfile.mkdtemp(prefix="stretto-ray-"))
-        guard = self._guard = subprocess.Popen(
-            [sys.executable, str(GUARD)], stdin=subprocess.PIPE, text=True, start_new_session=True
+    async def again(self, name: str, seat: Seat) -> Seat:
+        """Where worker ``name``, whose process is gone, is started again: there, or if its host is gone as well,
+        elsewhere. RunError if there is no device left."""
+        hosts = await self._hosts()
+        if seat.host in hosts:
+            return seat
+        resource = resource_of(self._config.device)
+        if resource is None and hosts:
+            return take_seats(hosts, Needs(learners=0, rollers=1), self._config.device)[0]
+        for host in hosts:
+            number = sum(node == host.node for node, _ in self._held)
+            if number < (host.num_devices or 0):
+                await self._reserve(host, [number])
+                return Seat(host=host, number=number, num_beside=number + 1)
+        raise RunError(
+            f"{name} cannot be started again: its host {seat.host.address} left the cluster, and no other has a free "
+            f"{resource or 'core'}. Add a host, and resume the run."
         )
-        before = set(psutil.Process().children(recursive=True))
-        _init({**settings, "_temp_dir": str(folder)}, "could not be started here")
-        made = [process for process in psutil.Process().children(recursive=True) if process not in before]
-        known = {"processes": [(p.pid, p.create_time()) for p in made], "folder": str(folder)}
-        assert guard.stdin is not None
-        guard.stdin.write(f"{json.dumps(known)}\n")
-        guard.stdin.flush()
+
+    def name_of(self, host: Host) -> str:
+        """A host, as messages name it."""
+        return "this machine" if self._config.address is None else f"host {host.address}"
+
+    async def make(self, kind: type, args: Sequence[Any], seat: Seat, num_threads: int) -> Any:
+        """An actor of ``kind`` on a seat; that it was asked for, not that it is up."""
+        import ray  # an extra: only who asks for a cluster needs it
+
+        variables = {"OMP_NUM_THREADS": str(num_threads), "PYTHONPATH": os.pathsep.join(user_places())}
+        made: Any = ray.remote(kind)
+        options = made.options(
+            num_cpus=0,
+            max_concurrency=ROOM,
+            max_restarts=0,
+            runtime_env={"env_vars": variables},
+            **self._on(seat),
+        )
+        return options.remote(*args)
+
+    async def within(self, name: str, up: Awaitable[T], what: str = "up") -> T:
+        """What ``up`` gives, which says that worker ``name`` is up, or ``what``. RunError if it does not in time."""
+        limit_s = self._config.start_timeout_s
+        try:
+            return await asyncio.wait_for(up, limit_s)
+        except TimeoutError:
+            raise RunError(
+                f"{name} was not {what} after {limit_s:g} s. Look at the cluster's load, or raise "
+                "cluster.start_timeout_s."
+            ) from None
 
     def close(self) -> None:
-        """End it and all its processes, and remove its folder."""
-        import ray
+        """Give the devices back."""
+        from ray.util import remove_placement_group  # an extra: only who asks for a cluster needs it
 
-        here = psutil.Process().children(recursive=True)
-        ray.shutdown()
-        theirs = [process for process in here if self.folder is not None and _is_of(process, self.folder)]
-        _, left = psutil.wait_procs(theirs, timeout=5.0)
-        for process in left:
-            process.kill()
-        psutil.wait_procs(left, timeout=5.0)
-        if self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        if self._guard is not None and self._guard.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._guard.stdin.write("done\n")
-                self._guard.stdin.close()
-            self._guard.wait(timeout=5.0)
+        while self._groups:
+            remove_placement_group(self._groups.pop())
+
+    async def _hosts(self) -> tuple[Host, ...]:
+        import ray  # an extra: only who asks for a cluster needs it
+
+        return hosts_of(await in_thread(ray.nodes, "stretto-hosts"), self._config.device)
+
+    def _on(self, seat: Seat) -> dict[str, Any]:
+        """Options of an actor on a seat."""
+        from ray.util.scheduling_strategies import (  # an extra: only who asks for a cluster needs it
+            NodeAffinitySchedulingStrategy,
+            PlacementGroupSchedulingStrategy,
+        )
+
+        resource = resource_of(self._config.device)
+        if resource is None:
+            return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=seat.host.node, soft=False)}
+        group, bundle = self._held[seat.host.node, seat.number]
+        strategy = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
+        device = {"num_gpus": 1} if resource == "GPU" else {"resources": {resource: 1}}
+        return {"scheduling_strategy": strategy, **device}
+
+    async def _reserve(self, host: Host, numbers: Sequence[int]) -> None:
+        """Hold the devices of seats on a host, in a placement group. ConfigError if they are not free in time."""
+        from ray.util import placement_group  # an extra: only who asks for a cluster needs it
+
+        resource = resource_of(self._config.device)
+        assert resource is not None
+        there = {"ray.io/node-id": host.node}
+        group: Any = placement_group(
+            [{resource: 1.0} for _ in numbers], "STRICT_PACK", bundle_label_selector=[there for _ in numbers]
+        )
+        self._groups.append(group)
+        self._held |= {(host.node, number): (group, bundle) for bundle, number in enumerate(numbers)}
+        limit_s = self._config.start_timeout_s
+        if not await in_thread(lambda: group.wait(limit_s), "stretto-seats"):
+            raise ConfigError(
+                f"{len(numbers)} of {resource} on host {host.address} were not free after {limit_s:g} s. End what else "
+                "uses them, or lower placement.learners or placement.rollers."
+            )
 
 
-def _is_of(process: psutil.Process, folder: Path) -> bool:
-    """Whether it is one of the cluster's: they are told its folder, or named after Ray."""
-    try:
-        said = " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
-    return str(folder) in said or said.startswith("ray::")
+def user_places() -> list[str]:
+    """The folders in which a worker finds what this process finds beside installed packages: Stretto's own source, and
+    the user's modules."""
+    installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places = [str(Path(__file__).parents[3]), *(place or os.getcwd() for place in sys.path)]
+    return [place for place in dict.fromkeys(places) if not _is_installed(Path(place), installed)]
 
 
-def _init(settings: Mapping[str, Any], failed: str) -> None:
-    import ray
-
-    try:
-        ray.init(**settings)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise ConfigError(f"the Ray cluster {failed}: {error}. Set cluster.address to one that runs.") from error
+def _is_installed(place: Path, installed: set[str]) -> bool:
+    """Whether a worker has it anyway: Python's own, or a folder of packages."""
+    return (
+        any(place.is_relative_to(known) for known in installed)
+        or place.suffix == ".zip"
+        or place.name in ("site-packages", "dist-packages")
+    )

@@ -9,6 +9,7 @@ from stretto.errors import WorkerLost
 from stretto.plane.ray import RayPlane
 from stretto.runtime.build import Job, evaluation_engines
 from stretto.runtime.cluster.ray_cluster import Cluster, open_cluster
+from stretto.runtime.cluster.seats import Needs, Seat
 from stretto.runtime.colocation import Colocation
 from stretto.runtime.disposer import Disposer
 from stretto.runtime.fleet import Fleet
@@ -35,18 +36,21 @@ async def open_remote_parts(
     recipe = job.recipe
     assert isinstance(recipe.cluster, RayCluster)
     cluster = await open_cluster(recipe.cluster, disposer)
-    import ray
-
-    starting = _Starting(cluster, ray.put(job), disposer)  # the job: once a host, however many workers read it
     plane, size = RayPlane(), recipe.placement.learners
-    meeting = Meeting(cluster.folder, size)
     names = [f"roller-{number}" for number in range(recipe.placement.rollers)]
     beside = [f"evaluator-{number}" for number in range(evaluation_engines(recipe) if trains else 0)]
+    seats = await cluster.seats(Needs(learners=size, rollers=len(names) + len(beside)))
+    training, serving = seats[:size], list(seats[size:])
+    import ray
+
+    threads = getattr(recipe.backend, "threads", 1)
+    meeting = Meeting(cluster.folder, size)
+    starting = _Starting(cluster, ray.put(job), threads, disposer)  # the job: once a host, however many workers read it
     workers = await together(  # importing takes seconds, so all at once
         [
-            *(starting.learner(rank, meeting, plane) for rank in range(size)),
-            *(starting.roller(name, place) for name in names),
-            *(starting.roller(name, None) for name in beside),
+            *(starting.learner(rank, meeting, plane, seat) for rank, seat in enumerate(training)),
+            *(starting.roller(name, place, seat) for name, seat in zip(names, serving, strict=False)),
+            *(starting.roller(name, None, seat) for name, seat in zip(beside, serving[len(names) :], strict=True)),
         ]
     )
     watch = Watch(workers, recipe.cluster.heartbeat_s, recipe.cluster.stall_s)
@@ -62,7 +66,8 @@ async def open_remote_parts(
         if revived[number] > recipe.cluster.restarts:
             raise why
         await asyncio.sleep(BACKOFF_S * 2 ** (revived[number] - 1))
-        worker = await starting.roller(f"{names[number]}.{revived[number]}", place)
+        serving[number] = await cluster.again(names[number], serving[number])
+        worker = await starting.roller(f"{names[number]}.{revived[number]}", place, serving[number])
         workers.append(worker)
         return RemoteRoller(worker, plane)
 
@@ -106,27 +111,29 @@ class Meeting:
 
 
 class _Starting:
-    """Starts workers of a job, owned by ``disposer``."""
+    """Starts workers of a job, owned by ``disposer``. ``threads``: a learner's; 0: its share of its host's cores."""
 
-    def __init__(self, cluster: Cluster, job: Any, disposer: Disposer) -> None:
-        self._cluster, self._job, self._disposer = cluster, job, disposer
+    def __init__(self, cluster: Cluster, job: Any, threads: int, disposer: Disposer) -> None:
+        self._cluster, self._job, self._threads, self._disposer = cluster, job, threads, disposer
 
-    async def learner(self, rank: int, meeting: Meeting, plane: RayPlane) -> RemoteWorker:
+    async def learner(self, rank: int, meeting: Meeting, plane: RayPlane, seat: Seat) -> RemoteWorker:
         """A rank that trains, with its part of the Models."""
-        worker = await self._make(f"learner-{rank}", LearnerActor, (self._job, rank, meeting.size, plane))
+        worker = await self._make(f"learner-{rank}", LearnerActor, (self._job, rank, meeting.size, plane), seat)
         if rank == 0 and meeting.folder is None and meeting.size > 1:
-            meeting.tell(await worker.call("host_meeting"))
-        await worker.call("open", await meeting.place())
+            meeting.tell(await self._cluster.within(worker.name, worker.call("host_meeting"), "met"))
+        await self._cluster.within(worker.name, worker.call("open", await meeting.place()), "open")
         return worker
 
-    async def roller(self, name: str, place: tuple[Path, int] | None) -> RemoteWorker:
+    async def roller(self, name: str, place: tuple[Path, int] | None, seat: Seat) -> RemoteWorker:
         """A roller with its engine."""
-        worker = await self._make(name, RollerActor, (self._job, name, place))
-        await worker.call("open")
+        worker = await self._make(name, RollerActor, (self._job, name, place), seat)
+        await self._cluster.within(name, worker.call("open"), "open")
         return worker
 
-    async def _make(self, name: str, kind: type, args: tuple[Any, ...]) -> RemoteWorker:
-        worker = RemoteWorker(name, await self._cluster.make(kind, args))
+    async def _make(self, name: str, kind: type, args: tuple[Any, ...], seat: Seat) -> RemoteWorker:
+        threads = self._threads or seat.num_threads if kind is LearnerActor else 1
+        actor = await self._cluster.make(kind, args, seat, threads)
+        worker = RemoteWorker(name, actor, self._cluster.name_of(seat.host))
 
         async def close() -> None:
             try:
