@@ -1,9 +1,11 @@
 """What kills leave is named, with what to do, and only half-written files are ever removed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from stretto.api.doctor.leftovers import find_leftovers, orphans, remove_files
 from stretto.store import RunSpec, RunStore, RunView
 from stretto.store.lock import RunLock
 
+ELSEWHERE = ("process", "cluster")
+"""What is not in the folder of runs, so that others on this machine may have left it."""
 SHORT = Path(__file__).parents[2] / "e2e" / "short.yaml"
 
 
@@ -46,7 +50,7 @@ def test_a_training_process_that_is_killed(tmp_path):
         wait_for(lambda: steps_of(run) > 0)
         children = psutil.Process(process.pid).children(recursive=True)
         assert children, "the reward process"
-        assert [left for left in find_leftovers(tmp_path / "runs") if left.kind != "process"] == [], "it lives"
+        assert [left for left in find_leftovers(tmp_path / "runs") if left.kind not in ELSEWHERE] == [], "it lives"
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(30)
@@ -82,7 +86,7 @@ def test_half_written_files_are_named_and_removed_only_when_asked(killed):
     # pitfalls 10, 31
     runs = killed.parent
     before = sorted(p.name for p in killed.rglob("*"))
-    found = [left for left in find_leftovers(runs) if left.kind != "process"]
+    found = [left for left in find_leftovers(runs) if left.kind not in ELSEWHERE]
     assert sorted(p.name for p in killed.rglob("*")) == before, "looking changes nothing"
     removable = {Path(left.name).name for left in found if left.removable}
     assert removable == {".tmp-step-4", ".new-model", ".run.json.tmp"}
@@ -100,7 +104,7 @@ def test_half_written_files_are_named_and_removed_only_when_asked(killed):
 def test_a_run_that_is_being_written_is_left_alone(killed):
     lock = RunLock(killed / "run.lock")
     try:
-        assert [left for left in find_leftovers(killed.parent) if left.kind != "process"] == []
+        assert [left for left in find_leftovers(killed.parent) if left.kind not in ELSEWHERE] == []
         assert remove_files(killed.parent) == []
     finally:
         lock.release()
@@ -137,6 +141,56 @@ def test_an_orphan_is_found(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture
+def cluster():
+    """The folder of a Ray cluster that a killed run left."""
+    folder = Path(tempfile.mkdtemp(prefix="stretto-ray-"))
+    (folder / "session").mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def age(folder: Path) -> None:
+    os.utime(folder, (time.time() - 3600,) * 2)
+
+
+def cluster_left(folder: Path, runs: Path):
+    return [left for left in find_leftovers(runs) if left.kind == "cluster" and left.name == str(folder)]
+
+
+def test_a_clusters_folder_is_found_once_it_cannot_be_one_that_starts(cluster, tmp_path):
+    # pitfall 31
+    assert cluster_left(cluster, tmp_path) == [], "it may be starting"
+    age(cluster)
+    (left,) = cluster_left(cluster, tmp_path)
+    assert "none of its processes lives" in left.message and left.remedy == "Remove the folder." and not left.removable
+    assert cluster.exists()
+
+
+def test_a_clusters_processes_that_live_on_are_found_and_those_with_a_driver_are_not(cluster, tmp_path):
+    # pitfall 31
+    age(cluster)
+    word = f"--temp-dir={cluster}"
+    driven = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", word])
+    try:
+        wait_for(lambda: any(word in part for part in psutil.Process(driven.pid).cmdline()))
+        assert cluster_left(cluster, tmp_path) == [], "its driver is this process"
+    finally:
+        driven.kill()
+        driven.wait()
+    parent = (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {word!r}], stdout=subprocess.DEVNULL, "
+        "stderr=subprocess.DEVNULL, start_new_session=True)\nprint(p.pid)"
+    )
+    done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True, timeout=60)
+    pid = int(done.stdout)
+    try:
+        wait_for(lambda: any(f"kill -9 {pid}" in left.remedy for left in cluster_left(cluster, tmp_path)))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_no_runs_at_all(tmp_path):
-    assert [left for left in find_leftovers(tmp_path / "runs") if left.kind != "process"] == []
+    assert [left for left in find_leftovers(tmp_path / "runs") if left.kind not in ELSEWHERE] == []
     assert remove_files(tmp_path / "runs") == []

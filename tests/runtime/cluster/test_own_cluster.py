@@ -15,9 +15,8 @@ from leftovers import gone, names_in, nothing_left, ports_of
 
 from stretto.config.sections import RayCluster
 from stretto.errors import ConfigError
-from stretto.runtime.cluster.guard import processes_of
+from stretto.runtime.cluster.guard import PREFIX, processes_of
 from stretto.runtime.cluster.loopback import ADDRESS, on_loopback
-from stretto.runtime.cluster.own import PREFIX
 from stretto.runtime.cluster.ray_cluster import open_cluster
 from stretto.runtime.cluster.seats import Needs
 from stretto.runtime.disposer import Disposer
@@ -31,10 +30,14 @@ class Asked:
         return os.getpid(), os.environ["OMP_NUM_THREADS"], os.environ["PYTHONPATH"]
 
 
-async def opened(inside=None, **config):
+async def opened(inside, **config):
     async with Disposer() as disposer:
         cluster = await open_cluster(RayCluster(**config), disposer)
-        return None if inside is None else await inside(cluster)
+        return await inside(cluster)
+
+
+async def nothing(cluster):
+    """To do with it."""
 
 
 def folders():
@@ -91,7 +94,7 @@ def test_ray_still_has_to_be_made_to():
 )
 def test_what_cannot_be_started_is_told_in_a_sentence_and_leaves_nothing(config, told):
     with nothing_left(files=False), pytest.raises(ConfigError) as caught:
-        asyncio.run(opened(**config))
+        asyncio.run(opened(nothing, **config))
     message = str(caught.value)
     assert told in message and "\n" not in message and len(message) < 400
 

@@ -4,6 +4,8 @@ Reads only; ``remove_files`` removes half-written files, which no command would 
 """
 
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Literal
 import psutil
 
 from stretto.errors import ResumeError, StoreError
+from stretto.runtime.cluster.guard import PREFIX, processes_of
 from stretto.store import RunView, list_runs, word_for
 from stretto.store.lock import RunLock, is_locked
 
@@ -26,6 +29,9 @@ _ASIDE = {
     ".old-*": "an export that was being replaced; the next one removes it",
 }
 
+YOUNG_S = 60.0
+"""A cluster's folder in which nothing runs yet may be of one that is being started, for this long."""
+
 _CHILD = "from stretto.environments."
 """In the command line of every process that Stretto starts for code of users."""
 
@@ -34,7 +40,7 @@ _CHILD = "from stretto.environments."
 class Leftover:
     """One thing that was left: what it is, what to do, and whether ``remove_files`` would remove it."""
 
-    kind: Literal["run", "damaged", "file", "aside", "process"]
+    kind: Literal["run", "damaged", "file", "aside", "process", "cluster"]
     name: str
     message: str
     remedy: str
@@ -58,7 +64,7 @@ def find_leftovers(runs_dir: Path) -> list[Leftover]:
                     remedy="Remove the folder.",
                 )
             )
-    return [*found, *(_orphan(process) for process in orphans())]
+    return [*found, *(_orphan(process) for process in orphans()), *_clusters(Path(tempfile.gettempdir()))]
 
 
 def _of_run(path: Path) -> Iterator[Leftover]:
@@ -121,6 +127,13 @@ def _has_driver(process: psutil.Process) -> bool:
     return parent is not None and parent.pid != 1 and "python" in " ".join(parent.cmdline()[:2]).lower()
 
 
+def _is_driven(process: psutil.Process) -> bool:
+    try:
+        return _has_driver(process)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _orphan(process: psutil.Process) -> Leftover:
     return Leftover(
         kind="process",
@@ -128,6 +141,23 @@ def _orphan(process: psutil.Process) -> Leftover:
         message=f"Process {process.pid} was started for a run whose driver is gone, and lives on.",
         remedy=f"End it with `kill {process.pid}`.",
     )
+
+
+def _clusters(temporary: Path) -> Iterator[Leftover]:
+    """Ray clusters that were started for runs whose drivers are gone: their folders, and processes that live."""
+    for folder in sorted(temporary.glob(f"{PREFIX}*")):
+        living = list(processes_of(str(folder)))
+        young = not living and time.time() - folder.stat().st_mtime < YOUNG_S
+        if young or any(_is_driven(process) for process in living):
+            continue
+        pids = " ".join(str(process.pid) for process in sorted(living, key=lambda process: process.pid))
+        yield Leftover(
+            kind="cluster",
+            name=str(folder),
+            message=f"{folder} is of a Ray cluster whose run is gone"
+            + (f", and its processes live on: {pids}." if pids else "; none of its processes lives."),
+            remedy=(f"End them with `kill -9 {pids}`, then remove the folder." if pids else "Remove the folder."),
+        )
 
 
 def remove_files(runs_dir: Path) -> list[str]:

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
-__all__ = ["kill_all", "processes_of"]
+__all__ = ["PREFIX", "kill_all", "processes_of"]
 
+PREFIX = "stretto-ray-"
+"""What the names of such clusters' folders begin with, in the folder for temporary files."""
 SOON_S = 2.0
 """What ends by itself, since it has noticed, has this long; and so has what is killed."""
 PAUSE_S = 0.1

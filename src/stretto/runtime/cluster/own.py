@@ -15,15 +15,13 @@ import psutil
 
 from stretto.config.sections import RayCluster
 from stretto.errors import ConfigError
-from stretto.runtime.cluster.guard import kill_all, processes_of
+from stretto.runtime.cluster.guard import PREFIX, kill_all, processes_of
 from stretto.runtime.cluster.loopback import ADDRESS, on_loopback
 from stretto.runtime.cluster.raying import QUIET, init
 from stretto.waiting import Lane
 
 __all__ = ["PREFIX", "OwnCluster"]
 
-PREFIX = "stretto-ray-"
-"""What the names of such clusters' folders begin with, in the folder for temporary files."""
 GUARD = Path(__file__).with_name("guard.py")
 LATE_S = 20.0
 """How long the start of one that is given up may take to come to its end, before all of it is killed."""
