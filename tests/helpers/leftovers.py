@@ -43,7 +43,7 @@ def held() -> Held:
 @contextmanager
 def nothing_left(files: bool = True) -> Iterator[None]:
     """Whatever happens inside, what is held afterwards was held before. Without ``files`` those that are open may be
-    more: a library that keeps some, until the process ends, is not ours to mend."""
+    more, and shared memory: a library that keeps some until the process ends is not ours to mend."""
     before = held()
     yield
     after = held()
@@ -52,11 +52,11 @@ def nothing_left(files: bool = True) -> Iterator[None]:
         time.sleep(0.005)
         after = held()
     assert after.processes <= before.processes, "a child process is left"
-    assert after.threads == before.threads
+    assert after.threads == before.threads, (before.threads, after.threads)
     assert not files or after.num_files <= before.num_files, f"{after.num_files - before.num_files} open files are left"
     assert after.ports <= before.ports
-    assert after.temporary <= before.temporary
-    assert after.shared <= before.shared
+    assert after.temporary <= before.temporary, after.temporary - before.temporary
+    assert not files or after.shared <= before.shared
 
 
 def family_of(pid: int) -> list[psutil.Process]:
