@@ -11,6 +11,7 @@ import psutil
 from stretto.config.backends import FakeBackendConfig
 from stretto.config.recipe import Recipe
 from stretto.config.rollouts import NativeEngineConfig
+from stretto.config.sections import RayCluster
 
 __all__ = ["threads_of", "told_threads", "usable_cores"]
 
@@ -26,10 +27,13 @@ def threads_of(recipe: Recipe, cores: int | None = None) -> int | None:
     """The intra-op threads the learner will use, on which bits depend; None if it computes nothing.
 
     ``backend.threads``, or for 0 one per core (``cores``: those of this machine), less those of an engine that computes
-    at the same time on the same cores.
+    at the same time on the same cores. Workers in processes of their own share the cores evenly, at least 1 each.
     """
     if isinstance(recipe.backend, FakeBackendConfig):
         return None
+    if isinstance(recipe.cluster, RayCluster):
+        workers = recipe.placement.learners + recipe.placement.rollers
+        return recipe.backend.threads or max(1, (cores or usable_cores()) // workers)
     beside = _engine_threads(recipe) if _at_once(recipe) else 0
     return recipe.backend.threads or max(1, (cores or usable_cores()) - beside)
 
