@@ -33,6 +33,18 @@ def test_the_default_fits_beside_the_engine(cores, engine, staleness):
     assert len(told_threads(recipe, cores)) == (1 if fits else 2)
 
 
+@given(
+    cores=st.integers(1, 64), learners=st.integers(1, 8), rollers=st.integers(1, 8), staleness=st.sampled_from([0, 1])
+)
+def test_workers_of_a_cluster_share_the_cores(cores, learners, rollers, staleness):
+    schedule, placement = {"max_staleness": staleness}, {"learners": learners, "rollers": rollers}
+    sections = {"steps": 1, "schedule": schedule, "cluster": {"type": "ray"}, "placement": placement}
+    training = threads_of(recipe_from_mapping(sections), cores)
+    assert training is not None and training >= 1
+    assert training == 1 or training * (learners + rollers) <= cores < (training + 1) * (learners + rollers)
+    assert threads_of(recipe_from_mapping({**sections, "backend": threads(3)}), cores) == 3
+
+
 def test_what_is_set_stays_and_is_told():
     recipe = recipe_of(1, threads(1), threads(2))
     assert threads_of(recipe, 2) == 2

@@ -27,7 +27,7 @@ def threads_of(recipe: Recipe, cores: int | None = None) -> int | None:
     """The intra-op threads the learner will use, on which bits depend; None if it computes nothing.
 
     ``backend.threads``, or for 0 one per core (``cores``: those of this machine), less those of an engine that computes
-    at the same time on the same cores.
+    at the same time on the same cores. Workers in processes of their own share the cores evenly, at least 1 each.
     """
     if isinstance(recipe.backend, FakeBackendConfig):
         return None

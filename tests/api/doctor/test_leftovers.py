@@ -180,7 +180,8 @@ def test_a_clusters_processes_that_live_on_are_found_and_those_with_a_driver_are
         driven.wait()
     parent = (
         "import subprocess, sys\n"
-        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {word!r}], stdout=subprocess.DEVNULL, "
+        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {word!r}],"
+        " stdout=subprocess.DEVNULL, "
         "stderr=subprocess.DEVNULL, start_new_session=True)\nprint(p.pid)"
     )
     done = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True, timeout=60)

@@ -14,15 +14,25 @@ import pytest
 from leftovers import gone, names_in, nothing_left, ports_of
 
 from stretto.config.sections import RayCluster
-from stretto.errors import ConfigError
+from stretto.errors import ConfigError, RunError, WorkerLost
 from stretto.runtime.cluster.guard import PREFIX, processes_of
 from stretto.runtime.cluster.loopback import ADDRESS, on_loopback
-from stretto.runtime.cluster.ray_cluster import open_cluster
+from stretto.runtime.cluster.ray_cluster import Cluster, open_cluster
 from stretto.runtime.cluster.seats import Needs
 from stretto.runtime.disposer import Disposer
+from stretto.runtime.remote.workers import RemoteWorker
 
 pytestmark = pytest.mark.ray
 TEMP = Path(tempfile.gettempdir())
+
+
+class Opening:
+    """A worker that dies, or never ends, while it opens what it holds."""
+
+    async def open(self, how):
+        if how == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.sleep(600)
 
 
 class Asked:
@@ -72,6 +82,22 @@ def test_every_port_is_bound_to_loopback_and_what_is_of_another_cluster_lives_on
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_worker_that_dies_or_hangs_while_it_opens_is_named():
+    # pitfall 32
+    async def use(cluster):
+        seats = await cluster.seats(Needs(learners=0, rollers=2))
+        actors = [await cluster.make(Opening, (), seat, 1) for seat in seats]
+        dying, hanging = (RemoteWorker(f"roller-{number}", actor) for number, actor in enumerate(actors))
+        with pytest.raises(WorkerLost, match=r"roller-0 \(process \d+ on this machine\) was lost: it died"):
+            await cluster.within(dying.name, dying.call("open", "die"), "open")
+        hasty = Cluster(RayCluster(start_timeout_s=0.5))
+        with pytest.raises(RunError, match=r"roller-1 was not open after 0.5 s\. Look at .*cluster.start_timeout_s"):
+            await hasty.within(hanging.name, hanging.call("open", "hang"), "open")
+
+    with nothing_left(files=False):
+        asyncio.run(opened(use))
 
 
 def test_ray_still_has_to_be_made_to():
