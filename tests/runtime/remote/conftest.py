@@ -1,5 +1,5 @@
-"""A temporary folder of each test's own, so that what it leaves can be seen beside others; short, since Ray puts sockets
-there and the system limits their names."""
+"""A temporary folder of each test's own, so that what it leaves can be seen beside others. Its name is short, since Ray
+puts sockets there and the system limits theirs."""
 
 import shutil
 import tempfile
