@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import socket
 import tempfile
+from pathlib import Path
 
 import pytest
 import ray
@@ -36,6 +37,7 @@ async def nothing(cluster):
 def hosts():
     """A head with three chips; its folder's name is short, as the paths of sockets must be."""
     folder = tempfile.mkdtemp(prefix="hosts-")
+    (Path(tempfile.gettempdir()) / "ray").mkdir(exist_ok=True)  # Ray notes the cluster there, wherever its folder is
     head = {"num_cpus": 1, "resources": {"chip": 3}, "node_ip_address": "127.0.0.2", "include_dashboard": False}
     cluster = Hosts(initialize_head=True, head_node_args={**head, "temp_dir": folder})
     yield cluster
