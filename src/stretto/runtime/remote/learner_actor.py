@@ -37,18 +37,7 @@ class LearnerActor:
 
     async def open(self, place: str) -> None:
         """Make this rank's part of the Models, after meeting the other ranks at ``place``."""
-
-        def make() -> TrainBackend:
-            if self._size == 1 or isinstance(self._job.recipe.backend, FakeBackendConfig):
-                return open_backend(self._job)
-            from stretto.backends.torch.world import open_world  # loads torch
-
-            backend = self._job.recipe.backend
-            world = open_world(self._rank, self._size, place, backend.device, self._store)
-            placement = self._job.recipe.placement
-            return open_backend(self._job, world.ranks(placement.replicas, self._size // placement.replicas))
-
-        await self._worker.open(make)
+        await self._worker.open(lambda: self._models(place))
 
     async def call(self, asked: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]) -> Any:
         """``function(worker, ...)``; what it gives, of rank 0."""
@@ -67,3 +56,13 @@ class LearnerActor:
     async def close(self) -> None:
         """Free the Models, and leave the other ranks. Idempotent."""
         await in_thread(self._worker.close, "stretto-close")
+
+    def _models(self, place: str) -> TrainBackend:
+        """This rank's part, made on the worker's thread."""
+        if self._size == 1 or isinstance(self._job.recipe.backend, FakeBackendConfig):
+            return open_backend(self._job)
+        from stretto.backends.torch.world import open_world  # loads torch
+
+        world = open_world(self._rank, self._size, place, self._job.recipe.backend.device, self._store)
+        replicas = self._job.recipe.placement.replicas
+        return open_backend(self._job, world.ranks(replicas, self._size // replicas))
