@@ -107,6 +107,11 @@ def test_whole_hosts_go_to_the_largest_and_engines_stay_in_a_host():
     assert {there.host_of[rank] for rank in seat.ranks} == {2}
 
 
+def test_a_copy_of_a_trainer_stays_in_a_host():
+    placed = place(alike(2, 3), [group("policy", "learn", 1.0, 100)])
+    assert (placed.seats[0].ranks, placed.seats[0].layout.shards) == ((0, 1, 2, 3, 4, 5), 3)
+
+
 def test_an_engine_larger_than_a_host_is_placed_and_said():
     placed = place(alike(4, 1), [group("policy", "generate", 1.0, 150, most_tensor=4)])
     assert placed.seats[0].layout.tensor == 2

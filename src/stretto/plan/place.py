@@ -76,7 +76,7 @@ def place(cluster: Cluster, groups: Sequence[RoleGroup]) -> Placement:
     taken = {group.name: free.take(counts[group.name], units[group.name]) for group in largest_first}
     taken = _evened(cluster, groups, units, taken)
     for group in groups:
-        ranks = taken[group.name]
+        ranks = tuple(sorted(taken[group.name])) if group.part == "learn" else taken[group.name]  # shards host by host
         if units[group.name] > 1 and group.part == "generate" and _crosses(cluster, ranks, units[group.name]):
             notes.append(f"{group.name}: its {units[group.name]} tensor ranks lie on several hosts, which is slow.")
         seats[group.name] = Seat(group=group, ranks=ranks, layout=_layout(cluster, group, ranks, units[group.name]))

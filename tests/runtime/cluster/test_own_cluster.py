@@ -23,7 +23,6 @@ from stretto.runtime.disposer import Disposer
 from stretto.runtime.remote.workers import RemoteWorker
 
 pytestmark = pytest.mark.ray
-TEMP = Path(tempfile.gettempdir())
 
 
 class Opening:
@@ -51,7 +50,8 @@ async def nothing(cluster):
 
 
 def folders():
-    return {str(TEMP / name) for name in names_in(TEMP) if name.startswith(PREFIX)}
+    place = Path(tempfile.gettempdir())  # of this test alone
+    return {str(place / name) for name in names_in(place) if name.startswith(PREFIX)}
 
 
 def test_every_port_is_bound_to_loopback_and_what_is_of_another_cluster_lives_on():
@@ -135,7 +135,7 @@ def test_a_process_that_is_killed_while_it_starts_one_leaves_nothing():
         "from stretto.runtime.cluster.own import OwnCluster\n"
         "own = OwnCluster(RayCluster())\n"
         "def die():\n"
-        "    while own._folder is None or not (there := list(processes_of(str(own._folder)))): time.sleep(0.01)\n"
+        "    while own.folder is None or not (there := list(processes_of(str(own.folder)))): time.sleep(0.01)\n"
         "    print(*[process.pid for process in there], flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "threading.Thread(target=die).start()\n"
